@@ -22,22 +22,11 @@ from samebits.cli.shared_options import (
 )
 from samebits.cli.torchrun_options import place_from, variable, without_meaning
 from samebits.errors import UsageError
+from samebits.launcher.choices import OnDamage, OnStall, Recover, Recovery, Verbosity
 from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
-from samebits.launcher.request import (
-    Computation,
-    EntryPoint,
-    LaunchRequest,
-    NodeOptions,
-    OnDamage,
-    OnStall,
-    Output,
-    Placement,
-    Recover,
-    Recovery,
-    Verbosity,
-)
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
 from samebits.launcher.sizing import Size, Wish, size
 from samebits.launcher.supervise.joining import may_be_first, node_name

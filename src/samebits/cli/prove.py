@@ -10,7 +10,8 @@ from dataclasses import replace
 from samebits.cli.under_way import UnderWay, screen
 from samebits.cli.verify import Progress
 from samebits.errors import UsageError
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.choices import Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.trials.trials import Files, Program, Trials

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-from samebits.cli.launch_request import request_from, steps_from
 from samebits.cli.run_command import GroupedHelp, TakesProjectDefaults
-from samebits.cli.script_words import strays
 from samebits.cli.shared_options import (
     accept_arithmetic_options,
     accept_form_options,
 )
 from samebits.cli.torchrun_options import accept_torchrun_options, spellings, variable
-from samebits.launcher.launcher import launch
-from samebits.launcher.request import (
-    OnDamage,
-    OnStall,
-    Recover,
-    Verbosity,
-)
-from samebits.launcher.script_source import source_of
-from samebits.launcher.terminal.report import Line
-from samebits.launcher.terminal.terminal import Console, Terminal
+from samebits.launcher.choices import OnDamage, OnStall, Recover
 from samebits.protocol.backends import BACKENDS
-from samebits.protocol.run_folder import RUNS, RUNS_VARIABLE, RunFolder
-from samebits.show.trace import write_trace
-
-MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
-"""Options of ours that nearly always belong before the script."""
+from samebits.protocol.run_folder import RUNS, RUNS_VARIABLE
 
 EPILOG = """\b
 Examples:
@@ -207,23 +191,6 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    steps = steps_from("--prove", options["prove"])
-    request, ignored = request_from(options)
-    terminal = Terminal(os.environ)
-    source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
-    for sentence in strays(request.entry.args, MISPLACED, source):
-        Console(terminal).line(Line("note", sentence))
-    if ignored and request.output.verbosity is not Verbosity.QUIET:
-        Console(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
-    if request.placement.crowded and request.output.verbosity is not Verbosity.QUIET:
-        Console(terminal).line(Line("note", request.placement.crowded))
-    if steps:
-        from samebits.cli.prove import prove_first  # noqa: PLC0415 - other runs need nothing of `verify`
+    from samebits.cli.start_run import start  # noqa: PLC0415 - `--help` needs nothing of the launcher
 
-        request = prove_first(request, steps, terminal)
-    outcome = launch(request, terminal)
-    if request.output.trace_steps:
-        written = write_trace(RunFolder(request.output.run_folder))
-        text = f"{written}: open it in Perfetto" if written is not None else "nothing: no rank called samebits.init()"
-        Console(terminal).line(Line("trace", text))
-    sys.exit(outcome.exit_code)
+    sys.exit(start(options))

@@ -8,12 +8,14 @@ node they, and all others, are accepted here and named once. As in torchrun, a v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from samebits.errors import UsageError
-from samebits.launcher.nodes.place import NodePlace, Options, choose_place
+
+if TYPE_CHECKING:
+    from samebits.launcher.nodes.place import NodePlace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -91,6 +93,8 @@ def place_from(nnodes: str | None, given: Mapping[str, Any], variables: Mapping[
         UsageError: for what cannot be.
     """
     words: dict[str, Any] = {_field(option): given.get(_field(option)) for option in NODE_OPTIONS}
+    from samebits.launcher.nodes.place import Options, choose_place  # noqa: PLC0415 - `--help` needs nothing of the launcher
+
     return choose_place(Options(nnodes=nnodes, standalone=bool(given.get("standalone")), **words), variables, script)
 
 

@@ -18,7 +18,7 @@ from samebits.launcher.folder import make_run_folder, remove_run_folder
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.kept import modules_for, torch_variables_for
-from samebits.launcher.request import LaunchRequest, Outcome, Verbosity
+from samebits.launcher.request import LaunchRequest, Outcome
 from samebits.launcher.script_source import calls_init
 from samebits.launcher.signals import CaughtSignals
 from samebits.launcher.supervise.attempt import Attempt, evidence_of
@@ -84,7 +84,7 @@ def _launch(
     request: LaunchRequest, console: Console, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
     request = replace(request, entry=replace(request.entry, calls_init=calls_init(request)))
-    if request.output.verbosity is not Verbosity.QUIET and opens_at_once(request):
+    if not request.output.is_quiet and opens_at_once(request):
         console.line(opening_line(request, {}))
     if request.nodes.place.is_one_node:
         return _run(request, console, nursery, start)
@@ -180,7 +180,7 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
     if outcome.interrupted_by:
         ending = attempt.ending
         left = StatesLeft(ending.saved, attempt.newest_step, ending.waited_s, ending.problem) if attempt.saves else None
-        if request.entry.call is None or request.output.verbosity is not Verbosity.QUIET:
+        if request.entry.call is None or not request.output.is_quiet:
             console.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.output.run_folder, left))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.entry.call is None:
@@ -188,7 +188,7 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
     if outcome.exit_code == 0 and not attempt.observer.uses_samebits:
         for line in _unused(request):
             console.line(line)
-    if outcome.rank is None and request.output.verbosity is not Verbosity.QUIET:
+    if outcome.rank is None and not request.output.is_quiet:
         if attempt.first_node:
             numbers = [end.rank for end in attempt.ending.ends]
             console.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
@@ -210,7 +210,7 @@ def _unused(request: LaunchRequest) -> list[Line]:
 def _say_trouble(request: LaunchRequest, console: Console, outcome: Outcome, cases: Cases) -> None:
     """Say which findings there were, and last of all how the run failed."""
     found = cases.last_line(request.output.run_folder)
-    if found is not None and request.output.verbosity is not Verbosity.QUIET:
+    if found is not None and not request.output.is_quiet:
         console.line(found)
     if outcome.block:
         console.block(outcome.block)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.launcher.request import OnDamage, Recover, Recovery
+from samebits.launcher.choices import OnDamage, Recover, Recovery
 from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.machine.processes import signal_name
 from samebits.protocol.journal.failure import FailureKind

@@ -7,7 +7,7 @@ import pytest
 
 from samebits.cli.launch_request import recovery_from
 from samebits.errors import UsageError
-from samebits.launcher.request import Recover
+from samebits.launcher.choices import Recover
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.saving import Keeping
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from samebits.errors import DIFFERENT_BITS, UsageError
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
-from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Verbosity
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
 from samebits.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, lost_block, stall_block
 from samebits.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from samebits.launcher.terminal.report import (

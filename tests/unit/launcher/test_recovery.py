@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from samebits.errors import RanksDiffer
+from samebits.launcher.choices import OnDamage, Recover, Recovery
 from samebits.launcher.recovery import (
     DEFAULT_RESTARTS,
     Loss,
@@ -20,7 +21,6 @@ from samebits.launcher.recovery import (
     may_start_again,
     most_restarts,
 )
-from samebits.launcher.request import OnDamage, Recover, Recovery
 from samebits.launcher.terminal.report import Whence, restart_line
 from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import Failure, FailureKind, describe, kind_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
+from samebits.launcher.choices import Recover, Recovery
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from samebits.launcher.supervise.starting import SnapshotFolder
 
 

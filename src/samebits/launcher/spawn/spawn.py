@@ -26,16 +26,7 @@ from samebits.errors import RankFailed, RankMisused, UsageError
 from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.launcher import launch
 from samebits.launcher.nursery.kept import KeptNursery, main_file, torch_variables_for
-from samebits.launcher.request import (
-    Computation,
-    EntryPoint,
-    FunctionCall,
-    LaunchRequest,
-    Outcome,
-    Output,
-    Placement,
-    Verbosity,
-)
+from samebits.launcher.request import Computation, EntryPoint, FunctionCall, LaunchRequest, Outcome, Output, Placement
 from samebits.launcher.script_source import file_calls_init, names_portable, text_calls_init, text_names_portable
 from samebits.launcher.signals import CaughtSignals
 from samebits.launcher.sizing import Machine, Size, Wish, size
@@ -318,7 +309,7 @@ def _request(
     return LaunchRequest(
         EntryPoint(call=FunctionCall(parcel.path, name, *_init_in_source(fn))),
         placement,
-        Output(folder.absolute(), Verbosity.QUIET if quiet else Verbosity.NORMAL),
+        Output.of(folder.absolute(), quiet=quiet),
         Computation(backend=backend),
     )
 

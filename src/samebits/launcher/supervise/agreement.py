@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.errors import EnvironmentFailure
+from samebits.launcher.choices import Recover, Verbosity
 from samebits.launcher.diagnosis.wait_reports import WaitReporter
 from samebits.launcher.folder import make_rank_files
 from samebits.launcher.nodes.cluster import Cluster, Interrupted
 from samebits.launcher.nodes.roster import Member
 from samebits.launcher.recovery import Decision, Loss, Scene, Stop, decide, loss_of
-from samebits.launcher.request import LaunchRequest, Recover, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.signals import CaughtSignals
 from samebits.launcher.supervise.all_nodes import (
     NodeEnd,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from samebits.launcher.choices import Recover
 from samebits.launcher.diagnosis.findings import EARLY_LEAVER
 from samebits.launcher.folder import renew_run_folder
 from samebits.launcher.recovery import Regroup, RestartAll, Scene
-from samebits.launcher.request import LaunchRequest, Recover
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.ending_ranks import Ending
 from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.supervise.surroundings import Known

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from samebits.launcher import verdict
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nursery.handle import NurseryHandle
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.last_snapshots import LastSnapshots
 from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.supervise.ranks import Ranks

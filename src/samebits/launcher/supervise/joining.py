@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import UsageError
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.nodes.address import Choice
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nodes.interfaces import PortTaken, choose_here, listen
@@ -22,7 +23,7 @@ from samebits.launcher.nodes.node_star import begin_star
 from samebits.launcher.nodes.place import JOIN_S, NodePlace
 from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.nursery.handle import NurseryHandle
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.alike import alike_on_all, same_on_all
 from samebits.launcher.terminal.failure_block import HELP, stall_block
 from samebits.launcher.terminal.report import Line

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Spent, Summary, summary
 from samebits.launcher.event_log import EventLog
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.all_nodes import AllGauges, OtherNodes
 from samebits.launcher.supervise.stalls import Stragglers
 from samebits.launcher.terminal.cases import Losses

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from samebits.launcher.choices import OnStall, Verbosity
 from samebits.launcher.diagnosis.causes import Cause, kept_from_running
 from samebits.launcher.diagnosis.findings import STRAGGLER, Finding, finding_of_stall
 from samebits.launcher.diagnosis.scene import RankScene
@@ -19,7 +20,7 @@ from samebits.launcher.diagnosis.scenes import Scenes
 from samebits.launcher.diagnosis.spent import LEAST_STEPS, Spent, Straggler, straggler
 from samebits.launcher.diagnosis.stalls import Judgement, Standing
 from samebits.launcher.diagnosis.words import ranks_text
-from samebits.launcher.request import LaunchRequest, OnStall, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.all_nodes import OtherNodes
 from samebits.launcher.terminal.cases import Cases
 from samebits.launcher.terminal.failure_block import HELP, place_text, stall_block

@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from samebits.errors import EnvironmentFailure, UsageError
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.nodes.meeting import NodeMeeting
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.rank_variables import rank_task
 from samebits.launcher.recovery import most_restarts
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.launcher.terminal.report import Line, StartTimes, plain_line, rank_lines, start_line
 from samebits.launcher.terminal.terminal import Console
 from samebits.machine.held_folder import make_held

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.diagnosis.words import ranks_text
 from samebits.launcher.recovery import Loss, Regroup, RestartAll
-from samebits.launcher.request import LaunchRequest, Verbosity
+from samebits.launcher.request import LaunchRequest
 from samebits.machine.processes import signal_name
 from samebits.machine.visible import visible_lines
 from samebits.protocol.arithmetic import arithmetic_text

@@ -13,21 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from samebits.launcher.choices import OnStall, Recovery, Verbosity
 from samebits.launcher.launcher import launch
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.kept import FOR_OPTIMIZERS, OURS, torch_variables_of
-from samebits.launcher.request import (
-    Computation,
-    Device,
-    EntryPoint,
-    LaunchRequest,
-    OnStall,
-    Outcome,
-    Output,
-    Placement,
-    Recovery,
-    Verbosity,
-)
+from samebits.launcher.request import Computation, Device, EntryPoint, LaunchRequest, Outcome, Output, Placement
 from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.held_folder import is_left, make_held, remove_tree
 from samebits.machine.processes import ENDING

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import UsageError
+from samebits.launcher.choices import Recover, Recovery
 from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.launcher import launch
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.kept import modules_for
-from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement, Recover, Recovery
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
 from samebits.launcher.terminal.terminal import Terminal
 from samebits.machine.torch_versions import release
 from samebits.protocol.arithmetic import Arithmetic

@@ -111,7 +111,7 @@ class Pipe:
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self._end = end
+        self._end, self._why = end, ""
         self._loop: Loop | None = None
         self._left: deque[memoryview] = deque()
         self.left_bytes = 0
@@ -137,23 +137,23 @@ class Pipe:
             self._loop.watch(self, self._ready, select.EPOLLIN | (select.EPOLLOUT if self.left_bytes else 0))
 
     def _ready(self, mask: int) -> None:
-        try:
-            if mask & select.EPOLLOUT:
+        if mask & select.EPOLLOUT:
+            with suppress(WireEnded):  # reading raises it too, behind what has come
                 self.flush()
-                self._watch()
+            self._watch()
+        try:
             found = self.receive() if mask & ~select.EPOLLOUT else None
         except WireEnded as ended:
-            self.give_up(str(ended))
+            self._ended(self._why or str(ended))
             return
         if found:
             self._take(found)
 
     def give_up(self, why: str) -> None:
-        """Give on what has come, then that the other side is gone: it may have sent its reason before our own bytes failed."""
-        with suppress(WireEnded):
-            while found := self.receive():
-                self._take(found)
-        self._ended(why)
+        """Sending has failed: let the loop take what has come, which may say the reason, and only then that the other side is gone."""
+        self._why = why
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def write(self, data: bytes) -> None:
         """Send, now or when the kernel takes more (`flush`). Raises WireEnded."""

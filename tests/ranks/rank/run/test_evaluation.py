@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 import samebits
 from samebits.rank.process_group.group import num_exchanges, register
@@ -72,8 +72,21 @@ def lines_with(words, function, ranks, *args):
     return [line for lines in run_ranks(heard, Started(ranks), function, *args) for line in lines if words in line]
 
 
+class Broadcasts(Sampler):
+    """As one whose ranks agree on an order by themselves."""
+
+    def __len__(self):
+        return 130
+
+    def __iter__(self):
+        dist.broadcast(torch.zeros(1), 0)
+        return iter(range(130))
+
+
 def forgets(how):
     run, model, optimizer, loader, test = begin()
+    if how == "sampler exchanges":
+        test = run.prepare(DataLoader(digits(130), 32, sampler=Broadcasts()))
     for _ in range(3):
         train(run, model, optimizer, loader)
         right = 0
@@ -95,7 +108,7 @@ def forgets(how):
     return right
 
 
-@pytest.mark.parametrize("how", ["nothing", "tally elsewhere"])
+@pytest.mark.parametrize("how", ["nothing", "tally elsewhere", "sampler exchanges"])
 def test_numbers_of_one_ranks_share_are_said_once_at_their_line(how):
     said = lines_with("this loop saw", forgets, 2, how)
     assert len(said) == 1

@@ -1,5 +1,6 @@
 """Node 0 and the others over real sockets: one list for all, who comes, who is silent, who is gone."""
 
+import socket
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 from samebits.launcher.nodes import node_star
 from samebits.launcher.nodes import star as star_module
 from samebits.launcher.nodes.key import Key
+from samebits.launcher.nodes.streams import FORTH, Exit
 from samebits.launcher.nodes.wire import WireEnded
 from tests.support.stars import LIMIT_S, Sky
 
@@ -95,6 +97,50 @@ def test_what_node_0_told_last_is_heard_by_a_node_whose_own_message_fails_first(
         time.sleep(0.05)
     sky.until(lambda: "cut" in sky.kinds("b"))
     assert sky.kinds("b")[-2:] == ["refused", "cut"]
+
+
+def test_a_node_that_asked_and_ended_is_gone_behind_all_that_it_told(sky, monkeypatch):
+    sky.joined("b")
+
+    def ended(_content):
+        raise WireEnded("it has ended")
+
+    monkeypatch.setattr(sky.host._nodes["b"], "send_packed", ended)
+    sky.host.handlers["question"] = lambda node, _message, _blob: sky.host.send_to(node, {"kind": "answer"})
+    sky.stars["b"].publish({"kind": "question"})
+    sky.stars["b"].publish({"kind": "ended"})
+    for wire in sky.stars.pop("b").wires().values():
+        wire.close()
+    sky.until(lambda: len(sky.entries("a")) == 2)
+    assert [one["kind"] for one in sky.entries("a")] == ["ended", "gone"]
+
+
+def test_streams_end_although_their_node_ends_them_and_itself_at_the_same_time(sky, monkeypatch):
+    sky.joined("b")
+    ends = []
+
+    def connect(_to):
+        ends.append(socket.socketpair())
+        return ends[-1][0]
+
+    way_out, streams = Exit(sky.host, connect), [{"kind": FORTH, "to": "7", "of": number} for number in range(3)]
+    for stream in streams:
+        sky.stars["b"].send({**stream, "begins": True})
+    sky.until(lambda: len(ends) == 3)
+    for stream in streams:
+        sky.stars["b"].send({**stream, "ends": True})
+    for wire in sky.stars.pop("b").wires().values():
+        wire.close()
+
+    def ended(_content):
+        raise WireEnded("it has ended")
+
+    monkeypatch.setattr(sky.host._nodes["b"], "send_packed", ended)
+    way_out.close()
+    sky.until(lambda: "gone" in sky.kinds("a"))
+    assert [other.recv(1) for _, other in ends] == [b""] * 3
+    for _, other in ends:
+        other.close()
 
 
 def test_node_0_stays_until_the_others_have_heard_the_end(sky, monkeypatch):

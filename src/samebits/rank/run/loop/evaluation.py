@@ -40,9 +40,9 @@ def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterat
     before, began_s = run.components.step_timer.enter(Phase.EVALUATE, "evaluate"), time.monotonic()
     # A model in training mode would move its statistics by this rank's share only: they are put back afterwards.
     run.components.strategy.keep_buffers()
-    run.components.checks.begin_evaluation()
     with run.components.streams.elsewhere():
         share = _share(loader, run.components.step_timer.step, limit)
+        run.components.checks.begin_evaluation()  # behind the sampler: what it exchanges puts no numbers together
         run.loop_state.evaluation.samples, run.loop_state.evaluation.digest = [], share.digest
         run.loop_state.evaluation.loader, loader.left_at, num_batches = loader, "", 0
         try:

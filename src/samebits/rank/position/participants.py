@@ -1,6 +1,6 @@
 """What takes part in a run's loop and is built above it: the contract of `rank/checks`.
 
-A participant is called on every rank at the same places, in one fixed order, and may raise; an observer may not.
+A participant is called on every rank at the same places, in one fixed order, and may raise; an observer may only end a run (`SystemExit`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether every rank keeps the same in its optimizers and tracked objects: one that keeps a part of its own has no single state.
 
-Of torch's own optimizers the ranks compare the bits anyway (`run.loop.replicas`). What others do in `step()` is not known: some
+Of torch's own optimizers the ranks compare the bits anyway (`checks.replicas`). What others do in `step()` is not known: some
 give each rank a part of the parameters, so that only its owner has the momentum. One number of each is compared before the first
 snapshot, and with every state.
 """

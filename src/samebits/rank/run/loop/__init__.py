@@ -10,6 +10,6 @@
     run.gather(rows)                                 rows in data-set order                        tally
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
-`lane_sum` is for losses over all lanes. `replicas` checks what ranks must have in common; `recording` lets the
-recorder record at the right moments.
+`lane_sum` is for losses over all lanes. `rows` has what ranks report in the frame of a pass; who looks is told by
+`rank.position.observers`.
 """

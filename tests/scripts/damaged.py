@@ -87,7 +87,7 @@ def strange(optimizer_of, strategy):
             optimizer.zero_grad()
             with torch.no_grad():
                 model.zeros.neg_()
-    every = run._run.loop_state.checks.every
+    every = run._run.loop_state.comparison.every
     samebits.finish()
     return every
 
@@ -102,6 +102,6 @@ def two_stages():
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         optimizer.step()
         optimizer.zero_grad()
-    every = run._run.loop_state.checks.every
+    every = run._run.loop_state.comparison.every
     samebits.finish()
     return every

@@ -157,7 +157,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     default=None,
     help="How often all ranks may start again. [default: 3; 0 without samebits.init]",
 )
-@click.option("--snapshots", default=None, hidden=True)
+@click.option("--snapshots", default=None, hidden=True)  # for tests: how often is measured
 @click.option(
     "--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {RUNS_VARIABLE}, else {RUNS}]"
 )

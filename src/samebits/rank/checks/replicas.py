@@ -86,9 +86,9 @@ BITS = "bits"
 
 def begin_checks(run: RunState) -> None:
     """Choose, from what all ranks hold, after how many steps they compare; at the beginning of an epoch."""
-    checks = run.loop_state.checks
-    checks.every = 0
-    if run.config.mesh.replicas == 1 or run.config.purpose.records or checks.requested == 0:
+    comparison = run.loop_state.comparison
+    comparison.every = 0
+    if run.config.mesh.replicas == 1 or run.config.purpose.records or comparison.requested == 0:
         return
     tensors = [tensor for _, tensor in run.components.strategy.tensors()]
     if not tensors:
@@ -96,7 +96,7 @@ def begin_checks(run: RunState) -> None:
     # Optimizers have their states after the first step only, and a resumed start must choose as the first one did.
     updated = [one for one in tensors if one.requires_grad] * (2 if _torchs_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
-    checks.every = checks.requested or chosen_steps(num_bytes, len(updated))
+    comparison.every = comparison.requested or chosen_steps(num_bytes, len(updated))
 
 
 def nothing_to_check(run: RunState) -> str:
@@ -114,7 +114,7 @@ def report_bits(run: RunState, *, is_first: bool) -> list[Any]:
 
     The sums of buffers that move belong to every pass: the others add to theirs what this rank makes of a damaged one.
     """
-    every = run.loop_state.checks.every
+    every = run.loop_state.comparison.every
     if not every:
         return []
     moving = run.components.strategy.checksums(only_moving=True)
@@ -157,14 +157,14 @@ def compared(run: RunState) -> set[int]:
 
 
 def _compare(run: RunState, gathered: Sequence[Any], step: int, *, is_whole: bool) -> None:
-    mesh, checks = run.config.mesh, run.loop_state.checks
+    mesh, comparison = run.config.mesh, run.loop_state.comparison
     if run.config.purpose.records:
         # `samebits verify` compares more, and names the step.
         return
     if any(one != gathered[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), gathered, strict=True)):
         _blame(run)
     elif is_whole:
-        checks.agreed = step
+        comparison.agreed = step
 
 
 def _blame(run: RunState) -> None:
@@ -176,7 +176,7 @@ def _blame(run: RunState) -> None:
     for name, began in strategy.tensors(only_moving=True):
         hashes[name] = hashes.get(name, "") + tensor_hash(began)
     gathered = run.components.transport.all_gather_object(
-        [run.loop_state.checks.agreed, hashes], "name the difference", where()
+        [run.loop_state.comparison.agreed, hashes], "name the difference", where()
     )
     damage = first_damage([hashes for _, hashes in gathered], run.config.mesh.part_of())
     if damage is None:
@@ -190,14 +190,14 @@ def refuse_apart(run: RunState, gathered: list[Mapping[str, str]]) -> None:
     The others continue to their next exchange, which that rank does not come to: some of them may know before it does.
     `gathered` has each rank's sums by name; none of ranks that did not look.
     """
-    if gathered and run.loop_state.checks.every:
+    if gathered and run.loop_state.comparison.every:
         label = (
             f"{type(run.loop_state.prepared.models[0]).__name__}." if len(run.loop_state.prepared.models) == 1 else ""
         )
         named = [{f"{label}{name}": value for name, value in sums.items()} for sums in gathered]
         damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(gathered)])
         if damage is not None and damage.ranks[0] == run.components.transport.rank:
-            _raise(run.components.transport.rank, damage, run.loop_state.checks.agreed)
+            _raise(run.components.transport.rank, damage, run.loop_state.comparison.agreed)
 
 
 def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:

@@ -27,7 +27,7 @@ from samebits.rank.strategy.pass_loss import PassLoss
 
 
 @dataclass
-class Checks:
+class Comparison:
     """How often ranks compare what all of them hold, and when it last was the same."""
 
     requested: int | None = None
@@ -148,7 +148,7 @@ class LoopState:
     notices: Notices = field(default_factory=Notices)
     tallies: Tallies = field(default_factory=Tallies)
     epochs: EpochCount = field(default_factory=EpochCount)
-    checks: Checks = field(default_factory=Checks)
+    comparison: Comparison = field(default_factory=Comparison)
     values: KeptValues = field(init=False)
     """`run.state`."""
     rates: Rates = field(default_factory=Rates)

@@ -339,9 +339,9 @@ class Tallies:
                     found.setdefault(lane, []).append([place, number, name, *pair])
         return found
 
-    def receive(self, notes: Mapping[int, Any]) -> None:
-        """Take what all ranks added in the lanes of a pass: by lane, what they logged, and what `take_new` returned."""
-        for lane, (_, sums) in notes.items():
+    def receive(self, lanes: Mapping[int, Any]) -> None:
+        """Take what all ranks added in the lanes of a pass: by lane, what it logged, and what `take_new` returned."""
+        for lane, (_, sums) in lanes.items():
             for place, number, name, total, weight in sums:
                 tally = (self._outside, self._body)[place].alive.get(number)
                 if tally is not None:

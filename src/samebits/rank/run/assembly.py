@@ -47,12 +47,14 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
     loop_state = LoopState()
+    strategy = choose_strategy(mesh, transport, placement, device)
+    # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
     recording = Recording(recorder) if recorder is not None else None
     meter = make_meter(environment, folder, step_timer, device)
     components = Components(
         transport=transport,
-        strategy=choose_strategy(mesh, transport, placement, device),
+        strategy=strategy,
         streams=streams,
         numerics=KeptNumerics(threads, exact=exact),
         step_timer=step_timer,
@@ -64,18 +66,8 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
     components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    config = Config(
-        environment=environment,
-        folder=folder,
-        device=device,
-        threads=threads,
-        seed=seed,
-        arithmetic=decided.arithmetic,
-        lanes_named=decided.lanes_named,
-        mesh=mesh,
-        placement=placement,
-        purpose=_purpose(recorder, meter),
-    )
+    how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, meter)
+    config = Config(environment, folder, device, threads, seed, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run

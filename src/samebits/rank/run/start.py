@@ -129,7 +129,7 @@ def _who_asks(run: RunState) -> NoStopRequests:
 
 
 def _present_run(run: RunState, checks: int | None) -> Run:
-    run.loop_state.checks.requested = checks
+    run.loop_state.comparison.requested = checks
     watch_device(run)
     settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:

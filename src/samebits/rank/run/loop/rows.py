@@ -73,12 +73,12 @@ def log_of_lanes(run: RunState, step: int, lanes: OfLanes) -> None:
             logged(step, means)
 
 
-def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:
+def _means(lanes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:
     """The values that lanes logged, each a (weighted sum, weight), as global means in the tree's order."""
-    names = sorted({name for values in notes.values() for name in values})
+    names = sorted({name for values in lanes.values() for name in values})
     means = {}
     for name in names:
-        pairs = [notes.get(lane, {}).get(name, (0.0, 0.0)) for lane in range(num_lanes)]
+        pairs = [lanes.get(lane, {}).get(name, (0.0, 0.0)) for lane in range(num_lanes)]
         weight = tree_sum([pair[1] for pair in pairs])
         means[name] = tree_sum([pair[0] for pair in pairs]) / weight if weight else float("nan")
     return means

@@ -156,6 +156,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
 
 
 def _is_over(run: RunState) -> bool:
+    # Asked anew each time: an observer changes it while a step ends, of which a type checker knows nothing.
     return run.loop_state.is_recorded
 
 

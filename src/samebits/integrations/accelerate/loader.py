@@ -15,7 +15,7 @@ from samebits.integrations.lane_loop import LaneLoop
 from samebits.rank.data.loader import fetching
 
 
-class OfLanes(Protocol):
+class LaneAccelerator(Protocol):
     """What the loader needs of its Accelerator."""
 
     run: Any
@@ -140,7 +140,7 @@ class LaneLoader(DataLoader[Any]):
         loader: the user's.
     """
 
-    def __init__(self, accelerator: OfLanes, loader: DataLoader[Any]) -> None:
+    def __init__(self, accelerator: LaneAccelerator, loader: DataLoader[Any]) -> None:
         self._accelerator, self._loader = accelerator, loader
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         batches: Any = loader.batch_sampler

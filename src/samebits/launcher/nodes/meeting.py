@@ -288,6 +288,5 @@ class NodeMeeting:
         if (wire := self._ranks.get(number)) is None:
             # It has ended, or waits no longer; what came is kept for the others here.
             return
-        # Reading raises it too, and forgets the rank.
-        with suppress(WireEnded):
+        with suppress(WireEnded):  # reading raises it too, and forgets the rank
             wire.send(message, blob)

@@ -43,8 +43,7 @@ class _Streams:
         if message.get("ends"):
             self._pipes.pop(name)[0].close()
             return
-        # Reading the pipe raises it too, and ends the stream.
-        with suppress(WireEnded):
+        with suppress(WireEnded):  # reading the pipe raises it too, and ends the stream
             self._pipes[name][0].write(data)
 
     def close(self) -> None:

@@ -138,8 +138,10 @@ class Pipe:
 
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
-            with suppress(WireEnded):  # reading raises it too, behind what has come
+            try:
                 self.flush()
+            except WireEnded as ended:
+                self.give_up(str(ended))
             self._watch()
         try:
             found = self.receive() if mask & ~select.EPOLLOUT else None

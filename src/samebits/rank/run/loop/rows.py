@@ -19,7 +19,7 @@ from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.per_lane import share_values
 
 LANES, SAVE, SNAPSHOT, LOOKS, COUNTED = "lanes", "save", "snapshot", "looks", "counted"
-OfLanes = dict[int, tuple[dict[str, Any], list[Any]]]
+ByLane = dict[int, tuple[dict[str, Any], list[Any]]]
 """By lane, in their order: what it logged, and what it added to tallies."""
 
 
@@ -44,7 +44,7 @@ def report(run: RunState, number: int) -> dict[str, Any]:
     return rows
 
 
-def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> OfLanes:
+def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> ByLane:
     """Take what all ranks reported; returns what their lanes logged. Raises `RanksDiffer`."""
     state = run.loop_state
     run.components.checks.end_pass()
@@ -64,7 +64,7 @@ def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> OfLanes:
     return lanes
 
 
-def log_of_lanes(run: RunState, step: int, lanes: OfLanes) -> None:
+def log_of_lanes(run: RunState, step: int, lanes: ByLane) -> None:
     """Write what the lanes logged."""
     if any(logs for logs, _ in lanes.values()):
         means = _means({lane: logs for lane, (logs, _) in lanes.items()}, run.config.placement.num_lanes)

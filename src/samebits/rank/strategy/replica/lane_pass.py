@@ -249,9 +249,9 @@ class LanePass(Pass):
         report = self._report
         if self._delayed is None:
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
-        report.used, report.of_rank, report.seen = self._used, rows, seen
+        report.used, report.rows, report.seen = self._used, rows, seen
         report.buffers = self._buffers.header()
-        report.rows = {} if self.setting.has_one_lane else self._sums.num_rows()
+        report.num_rows = {} if self.setting.has_one_lane else self._sums.num_rows()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         try:
             all_ranks = self._conclude()
@@ -267,7 +267,7 @@ class LanePass(Pass):
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         loss = PassLoss(all_ranks.weights, self._losses_of(all_ranks), list(all_ranks.losses))
-        return PassResult(loss, all_ranks.of_ranks, all_ranks.apart)
+        return PassResult(loss, all_ranks.rows, all_ranks.apart)
 
     def _losses_of(self, all_ranks: Conclusions) -> Mapping[int, float] | DelayedResults:
         setting, buffers = self.setting, self._buffers
@@ -288,7 +288,7 @@ class LanePass(Pass):
 
     def _reduce(self, agreed: Conclusions) -> GradientBuffer:
         setting, layout = self.setting, self.setting.layout
-        whole, by_rows = flags_of(agreed.used, len(layout.trainable)), frozenset(agreed.rows)
+        whole, by_rows = flags_of(agreed.used, len(layout.trainable)), frozenset(agreed.num_rows)
         for number in by_rows:
             whole[number] = False
         needed = {bucket for bucket in {*compress(layout.bucket_of, whole)} if bucket >= 0}
@@ -300,7 +300,7 @@ class LanePass(Pass):
             self._delayed.begin(self._buffers.unnoticed, setting.peers, setting.placement)
         ranks, scale = (setting.peers, setting.placement), agreed.scale * setting.precision.unscale
         buffer = self.reduction.finish(scale)
-        self._rows = added_over_ranks(parts, agreed.rows, layout.trainable, ranks, (WIDE, scale))
+        self._rows = added_over_ranks(parts, agreed.num_rows, layout.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
         return buffer
 

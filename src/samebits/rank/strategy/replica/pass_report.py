@@ -39,7 +39,7 @@ class PassReport:
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
-    of_rank: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Any] = field(default_factory=dict)
     """What others than the strategy report, by name."""
     begun: int = 0
     """The number of buckets whose reduction began during backward."""
@@ -47,14 +47,14 @@ class PassReport:
     """The buckets among them that got a gradient afterwards."""
     seen: int = 0
     """Equal on all ranks that drew the same random numbers outside lanes."""
-    rows: Mapping[int, int] = field(default_factory=dict)
+    num_rows: Mapping[int, int] = field(default_factory=dict)
     """The trainable parameters of which this rank has nothing but some rows, and at most how many."""
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
         lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
-        used, rows = format(self.used, "x"), _texts(self.rows)
-        return [_texts(lanes), used, self.buffers, self.of_rank, self.begun, self.reopened, self.seen, rows]
+        used, rows = format(self.used, "x"), _texts(self.num_rows)
+        return [_texts(lanes), used, self.buffers, self.rows, self.begun, self.reopened, self.seen, rows]
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Conclusions:
     """By lane, of those that called backward; None, each of them, where they are delayed."""
     used: int
     buffers: list[Header]
-    of_ranks: dict[str, list[Any]]
+    rows: dict[str, list[Any]]
     """By name, a list by rank; None of those that reported nothing."""
     begun: int
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
-    rows: Mapping[int, int] = field(default_factory=dict)
+    num_rows: Mapping[int, int] = field(default_factory=dict)
     """The parameters that are exchanged by rows, and at most how many of each a rank has."""
 
     @property
@@ -107,11 +107,11 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         losses={lane: values[2] for lane, values in lanes.items()},
         used=used,
         buffers=[report[2] for report in of_peers],
-        of_ranks={name: [report[3].get(name) for report in reports] for name in names},
+        rows={name: [report[3].get(name) for report in reports] for name in names},
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
-        rows=agreed([_numbers(report[7]) for report in of_peers]),
+        num_rows=agreed([_numbers(report[7]) for report in of_peers]),
     )
 
 
@@ -124,7 +124,7 @@ def conclude_alone(report: PassReport) -> Conclusions:
     weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
     _check_weights(report.lanes, weights)
     losses: dict[int, Any] = {lane: report.losses.get(lane) for lane in report.lanes}
-    alone = {name: [value] for name, value in report.of_rank.items()}
+    alone = {name: [value] for name, value in report.rows.items()}
     return Conclusions(weights, losses, report.used, [report.buffers], alone, 0, frozenset())
 
 

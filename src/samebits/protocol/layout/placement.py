@@ -77,7 +77,7 @@ class Placement:
     def rank_of(self, lane: int) -> int:
         return next(rank for rank in range(self.num_ranks) if lane in self.lanes(rank))
 
-    def subtrees(self, rank: int) -> list[Node]:
+    def subtrees(self, rank: int) -> Sequence[Node]:
         """The maximal subtrees that `rank` hands over, in lane order."""
         return maximal_subtrees(self.num_lanes, self.bounds[rank], self.bounds[rank + 1])
 
@@ -190,7 +190,7 @@ class Crossing:
     num_parts: int
     in_one_step: bool
 
-    def subtrees(self, node: int) -> list[Node]:
+    def subtrees(self, node: int) -> Sequence[Node]:
         """The maximal subtrees that a node hands over, in lane order."""
         return node_subtrees(self.nodes, self.placement, node)
 
@@ -234,7 +234,7 @@ def carrier(nodes: Nodes, node: int, part: int, num_parts: int) -> int:
     return ranks[part * len(ranks) // num_parts]
 
 
-def node_subtrees(nodes: Nodes, placement: Placement, node: int) -> list[Node]:
+def node_subtrees(nodes: Nodes, placement: Placement, node: int) -> Sequence[Node]:
     """The maximal subtrees of a node's lanes."""
     ranks = nodes.ranks(node)
     return maximal_subtrees(placement.num_lanes, placement.bounds[ranks.start], placement.bounds[ranks.stop])

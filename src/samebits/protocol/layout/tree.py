@@ -30,22 +30,23 @@ def children(node: Node) -> tuple[Node, Node]:
     return (node[0], middle), (middle, node[1])
 
 
-def maximal_subtrees(num_lanes: int, start: int, end: int) -> list[Node]:
+@cache
+def maximal_subtrees(num_lanes: int, start: int, end: int) -> tuple[Node, ...]:
     """The fewest nodes of the tree over `num_lanes` lanes that cover exactly [start, end), in order.
 
     Invariant: they are disjoint, in order, and cover [start, end); none is inside a larger node that is itself inside
     [start, end).
     """
 
-    def cover(node: Node) -> list[Node]:
+    def cover(node: Node) -> tuple[Node, ...]:
         if start <= node[0] and node[1] <= end:
-            return [node]
+            return (node,)
         if node[1] <= start or end <= node[0]:
-            return []
+            return ()
         left, right = children(node)
         return cover(left) + cover(right)
 
-    return cover((0, num_lanes)) if start < end else []
+    return cover((0, num_lanes)) if start < end else ()
 
 
 def fold(node: Node, values: Mapping[Node, T], add: Callable[[T, T], T]) -> T:
@@ -70,17 +71,23 @@ def merges_after(lane: int, subtrees: Sequence[Node], finished: Container[Node])
         subtrees: the nodes to leave.
         finished: the nodes that are there and not merged, without `lane` or with it.
     """
+    merges = []
+    for left, right in _above(lane, tuple(subtrees)):
+        if (right if lane < left[1] else left) not in finished:
+            break
+        merges.append((left, right))
+    return merges
+
+
+@cache
+def _above(lane: int, subtrees: tuple[Node, ...]) -> list[tuple[Node, Node]]:
+    """The halves of each node that has `lane` in one of them, the smallest node first."""
     node = next(node for node in subtrees if node[0] <= lane < node[1])
     pairs = []
     while node[1] - node[0] > 1:
         pairs.append(children(node))
         node = pairs[-1][lane >= pairs[-1][0][1]]
-    merges = []
-    for left, right in reversed(pairs):
-        if (right if lane < left[1] else left) not in finished:
-            break
-        merges.append((left, right))
-    return merges
+    return pairs[::-1]
 
 
 def merged(lanes: Mapping[int, T], subtrees: Sequence[Node], add: Callable[[T, T], T] = operator.add) -> list[T]:

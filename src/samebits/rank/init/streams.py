@@ -64,6 +64,7 @@ class Streams:
         self._looks = looks
         self.seed = seed
         self._device = device
+        self._has_gpus = device.type == "cuda"
         self.seen = 0
         """Equal on two ranks if they had drawn the same wherever `look` was called."""
         self._torch_seed = 0
@@ -80,12 +81,13 @@ class Streams:
         key = stream_key(self.seed, domain, *place)
         seed_process(key)
         self._torch_seed = key
-        for generator in self._on_gpus():
-            generator.manual_seed(key)
+        if self._has_gpus:
+            for generator in gpu_generators():
+                generator.manual_seed(key)
 
     def _on_gpus(self) -> Sequence[torch.Generator]:
         """Those of all GPUs, not of the rank's own only: a model may span several."""
-        return gpu_generators() if self._device.type == "cuda" else ()
+        return gpu_generators() if self._has_gpus else ()
 
     def look(self) -> int:
         """Note where the current streams are, by the next number of each; return `seen`.

@@ -146,19 +146,14 @@ class Precision:
         finally:
             self.leave()
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Turn autocast off inside, as torch advises for backward: it takes each operation's dtype from its forward."""
-        if not torch.is_autocast_enabled(self._device_type):
-            yield
-            return
-        with torch.autocast(self._device_type, enabled=False):
-            yield
-
     def backward(self, loss: Tensor, *, retain_graph: bool = False) -> None:
         """Run the scaled loss's backward; gradients are too large by `scale.value`, which `unscale` undoes."""
-        with self.outside():
-            scaled = loss if self.scale is None else self.scale.scaled(loss)
+        scaled = loss if self.scale is None else self.scale.scaled(loss)
+        if not torch.is_autocast_enabled(self._device_type):
+            scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+            return
+        # As torch advises: a backward takes each operation's dtype from its forward.
+        with torch.autocast(self._device_type, enabled=False):
             scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
     @property

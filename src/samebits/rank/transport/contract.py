@@ -37,9 +37,8 @@ class Frame(NamedTuple):
 
     operation: str
     where: str
-    payload: bytes
-    size: int = -1
-    """The payload's full size; the `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
+    payload: bytes = b""
+    """Of a decoded frame it is left out."""
 
     def encode(self) -> bytes:
         # Of a long path the end is shown.
@@ -48,23 +47,17 @@ class Frame(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Frame:
-        """Invert `encode`, but for the part of the payload that does not fit."""
-        size, operation, where = _HEAD.unpack_from(data)
-        payload = data[_HEAD.size : _HEAD.size + min(size, INLINE_BYTES)]
-        return cls(_text(operation), _text(where), payload, size)
+        """Invert `encode`, but for the payload."""
+        _, operation, where = _HEAD.unpack_from(data)
+        return cls(_text(operation), _text(where))
 
 
 def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode(errors="replace")
 
 
-def disagreement(frames: Sequence[Frame]) -> UsageError | None:
-    """The error when ranks are at different operations (frame r is rank r's), else None.
-
-    The same operation at different source lines is allowed: an `if` may write `run.mean` twice.
-    """
-    if len({frame.operation for frame in frames}) == 1:
-        return None
+def disagreement(frames: Sequence[Frame]) -> UsageError:
+    """The error when ranks are at different operations; frame r is rank r's."""
     ranks = sorted(range(len(frames)), key=lambda rank: (frames[rank].operation, frames[rank].where, rank))
     groups = []
     for (operation, where), members in groupby(ranks, key=lambda rank: (frames[rank].operation, frames[rank].where)):
@@ -267,17 +260,18 @@ class Transport(ABC):
             raise
 
     def _exchange(self, operation: str, payload: bytes, where: str) -> list[bytes]:
-        frame = Frame(operation, where, payload)
-        frames = [Frame.decode(data) for data in self.all_gather_bytes(frame.encode())]
-        if mistake := disagreement(frames):
-            raise mistake
-        longest = max(frame.size for frame in frames)
+        frames = self.all_gather_bytes(Frame(operation, where, payload).encode())
+        sizes, operations, _ = zip(*map(_HEAD.unpack_from, frames), strict=True)
+        # The same operation at different source lines is allowed: an `if` may write `run.mean` twice.
+        if len(set(operations)) > 1:
+            raise disagreement([*map(Frame.decode, frames)])
+        longest = max(sizes)
         if longest <= INLINE_BYTES:
-            return [frame.payload for frame in frames]
+            return [frame[_HEAD.size : _HEAD.size + size] for frame, size in zip(frames, sizes, strict=True)]
         # All ranks must pass equally many bytes, so the second round has the size of the longest payload.
         padded = -(-longest // FRAME_BYTES) * FRAME_BYTES
         payloads = self.all_gather_bytes(payload.ljust(padded, b"\0"))
-        return [data[: frame.size] for data, frame in zip(payloads, frames, strict=True)]
+        return [data[:size] for data, size in zip(payloads, sizes, strict=True)]
 
     def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
         """Return every rank's small JSON value, in rank order. Floats keep their bits."""

@@ -66,7 +66,7 @@ class SlicedOnDevices(Pending):
         transport: CollectiveTransport,
         of_device: tuple[Nccl, Scratch],
         partials: Sequence[Tensor],
-        subtrees: list[list[Node]],
+        subtrees: Sequence[Sequence[Node]],
         out: Tensor,
     ) -> None:
         self.transport, (self._nccl, self._scratch) = transport, of_device
@@ -80,7 +80,7 @@ class SlicedOnDevices(Pending):
         rows = max(map(len, subtrees))
         self._works = [self._begin_row(row, subtrees) for row in range(rows)]
 
-    def _begin_row(self, row: int, subtrees: list[list[Node]]) -> object:
+    def _begin_row(self, row: int, subtrees: Sequence[Sequence[Node]]) -> object:
         """Begin to send the slices of this rank's partial of this number, if it has one, and to receive the others'."""
         nccl, mine = self._nccl, self._sizes[self.transport.rank]
         arrive = [mine if row < len(nodes) else 0 for nodes in subtrees]

@@ -66,7 +66,7 @@ class GatheredSum(Pending):
     """A sum in which every rank gets every partial and adds them."""
 
     def __init__(
-        self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
+        self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: Sequence[Sequence[Node]], out: Tensor
     ) -> None:
         self.transport, self._subtrees, self._out = transport, subtrees, out
         # An all-gather takes equal parts: a rank with fewer partials than others sends rows that are not added.
@@ -208,7 +208,7 @@ class _SlicedSum(Pending):
     """A sum in which rank r adds slice r of every partial and sends it to all. Gloo's collectives copy more."""
 
     def __init__(
-        self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
+        self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: Sequence[Sequence[Node]], out: Tensor
     ) -> None:
         self.transport, self._subtrees, self._partials, self._out = transport, subtrees, partials, out
         size = -(-out.numel() // transport.world_size)

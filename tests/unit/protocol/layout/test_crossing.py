@@ -55,7 +55,7 @@ def test_lanes_are_placed_evenly_on_any_nodes(sizes, more_lanes):
 def test_lanes_are_placed_so_that_nodes_are_whole_subtrees_where_even_shares_allow_it():
     nodes = sized([2, 2])
     assert place(6, 4, nodes).bounds == (0, 2, 4, 5, 6)
-    assert place(6, 4).subtrees(0) == [(0, 2)]
+    assert place(6, 4).subtrees(0) == ((0, 2),)
     for num_lanes, sizes in ((12, [4, 2]), (8, [2, 2]), (8, [1, 1]), (24, [4, 4, 4])):
         placement = place(num_lanes, sum(sizes), sized(sizes))
         way = choose_crossing(sized(sizes), placement, is_small=False)

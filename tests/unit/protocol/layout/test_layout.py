@@ -96,7 +96,7 @@ def test_the_trees_value_does_not_depend_on_the_placement(values, data):
             held[lane, lane + 1] = values[lane]
             for left, right in merges_after(lane, subtrees, held):
                 held[left[0], right[1]] = held.pop(left) + held.pop(right)
-        assert sorted(held) == subtrees
+        assert sorted(held) == [*subtrees]
         partials |= held
     assert fold((0, num_lanes), partials, lambda a, b: a + b) == tree_sum(values)
 

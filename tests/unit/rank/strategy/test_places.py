@@ -87,7 +87,7 @@ def hold_view(parameter, view):
 def test_a_gradient_that_somebody_keeps_is_found_until_it_is_let_go_of(hold):
     flat = torch.zeros(6)
     views = [flat[:4], flat[4:]]
-    holders = Holders([views, []], [flat])
+    holders = Holders(views, [flat])
     assert holders.same()
     parameter = nn.Parameter(torch.zeros(4))
     parameter.grad = views[0]

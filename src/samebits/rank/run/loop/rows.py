@@ -55,9 +55,10 @@ def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> ByLane:
     state.open_pass.is_counted = COUNTED in rows
     if not state.looks.is_shared:
         share_looks(run, [found or [] for found in rows.get(LOOKS, ())])
-    of_ranks = [one for one in rows.get(LANES, ()) if one]
-    lanes = {int(lane): said for one in of_ranks for lane, said in one.items()}
-    lanes = dict(sorted(lanes.items()))
+    lanes: ByLane = {}
+    if LANES in rows:
+        of_ranks = [one for one in rows[LANES] if one]
+        lanes = dict(sorted((int(lane), said) for one in of_ranks for lane, said in one.items()))
     state.tallies.receive(lanes)
     if state.prepared.per_lane:
         share_values(run)
@@ -66,7 +67,7 @@ def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> ByLane:
 
 def log_of_lanes(run: RunState, step: int, lanes: ByLane) -> None:
     """Write what the lanes logged."""
-    if any(logs for logs, _ in lanes.values()):
+    if lanes and any(logs for logs, _ in lanes.values()):
         means = _means({lane: logs for lane, (logs, _) in lanes.items()}, run.config.placement.num_lanes)
         run.components.metrics.write(means)
         for logged in run.components.observers.logged:

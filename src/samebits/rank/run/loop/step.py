@@ -40,17 +40,14 @@ class Step:
     ) -> None:
         self.index = index
         """The step's number in its epoch, from 0, also where a resumed run continues in the middle of the epoch."""
+        self.number = plan.cut.step
+        """The step's number since the start of the run, from 1."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self.lanes = tuple(part.lane for part in run.in_loop_order(plan.parts))
         """The numbers of this rank's lanes that have samples: as many batches as an iteration has."""
         self._batches: list[Any] = []
         self._passes, self._closed, self._result = 0, result is not None, result
         self._current: AnyPass | None = None
-
-    @property
-    def number(self) -> int:
-        """The step's number since the start of the run, from 1."""
-        return self._cut.step
 
     @property
     def num_samples(self) -> int:

@@ -69,33 +69,27 @@ class Holders:
     """The references to some tensors and to their memory, as many as there are now.
 
     Args:
-        lists: of tensors; they must stay as they are.
+        tensors: a list that must stay as it is.
         flats: whose memory it is.
     """
 
-    def __init__(self, lists: Sequence[list[Tensor]], flats: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: list[Tensor], flats: Sequence[Tensor]) -> None:
         # [Note: how a gradient that the script holds is found]
         # References to objects find `p.grad` itself: since torch 2.10 an object that C++ refers to has one more reference in
         # Python. References to memory, by torch's own counter, find `p.grad.detach()` and other views.
-        self._lists, self._flats = lists, flats
-        self._uses = self._memory()
-        self._quick = [compiled.Holders(one) for one in lists] if available() else None
-        self._counts = self._objects() if self._quick is None else []
+        self._tensors = tensors
+        self._memory = [flat.untyped_storage()._cdata for flat in flats]  # noqa: SLF001 - which names it for the counter
+        self._uses = list(map(storage_uses, self._memory))
+        self._quick = compiled.Holders(tensors) if available() else None
+        self._counts = list(map(sys.getrefcount, tensors)) if self._quick is None else []
 
     def same(self) -> bool:
         """Whether there are no further references, as when this was made."""
-        if self._memory() != self._uses:
+        if list(map(storage_uses, self._memory)) != self._uses:
             return False
         if self._quick is not None:
-            return all(one.same() for one in self._quick)
-        return self._objects() == self._counts
-
-    def _memory(self) -> list[int]:
-        storages = [flat.untyped_storage() for flat in self._flats]
-        return [storage_uses(storage._cdata) for storage in storages]  # noqa: SLF001
-
-    def _objects(self) -> list[int]:
-        return [count for one in self._lists for count in map(sys.getrefcount, one)]
+            return bool(self._quick.same())
+        return list(map(sys.getrefcount, self._tensors)) == self._counts
 
 
 def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:

@@ -136,6 +136,12 @@ class BufferPass:
             UsageError: on every rank, when a buffer without a rule has different bits after different lanes, or counts.
         """
         self._pending.clear()
+        if any(headers):
+            self._settle(headers, transport, placement)
+        if self._statistics is not None:
+            self._statistics.begin(transport, placement)
+
+    def _settle(self, headers: Sequence[Header], transport: Transport, placement: Placement) -> None:
         added: dict[int, int] = {}
         maxima: dict[int, int] = {}
         others: dict[int, dict[int, str]] = {}
@@ -155,8 +161,6 @@ class BufferPass:
         if extreme:
             settle_extremes(self._bank, extreme, self._changed, self._cut, (transport, placement))
         self._begin_sums(added, transport, placement)
-        if self._statistics is not None:
-            self._statistics.begin(transport, placement)
 
     def finish(self) -> None:
         """Wait for the sums that `begin` began."""

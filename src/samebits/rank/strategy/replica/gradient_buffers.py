@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import torch
@@ -41,6 +41,9 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
 
 
+_version, _is_shared = attrgetter("_version"), attrgetter("is_shared")
+
+
 @dataclass
 class GradientBuffer:
     """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
@@ -52,12 +55,17 @@ class GradientBuffer:
     zeroed: list[Tensor]
     """Parts of the flats that hold views that are not copied, and nothing else: zeroed before a lane. The first gradient
     overwrites the others."""
-    unheld: Holders | None = None
+    is_shared: bool
+    """Whether it is in the memory that is cheapest to reduce."""
+    unheld: Holders = field(init=False)
     """The references to gradients while nothing else holds one."""
+
+    def __post_init__(self) -> None:
+        self.unheld = Holders(self.views, self.flats)
 
     def versions(self) -> list[int]:
         """Counters that increase with every in-place write to a gradient."""
-        return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
+        return list(map(_version, self.flats))
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class GradientBufferPool:
     ) -> None:
         self.parameters, self.tables = list(parameters), tables
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
+        self.has_halves = any(kind.dtype in WIDE for kind in self._kinds)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
         self.is_copied = [size >= COPIED_BYTES or number in tables for number, size in enumerate(sizes)]
@@ -102,7 +111,7 @@ class GradientBufferPool:
         self._zeroed = _runs(self.segments, self.is_copied)
         self._transport = transport
         self._made: list[weakref.ref[GradientBuffer]] = []
-        self._shared = [self._buffer(transport.allocate) for _ in range(num_shared)]
+        self._shared = [self._buffer(transport.allocate, is_shared=True) for _ in range(num_shared)]
         self._idle = list(self._shared)
 
     @property
@@ -131,7 +140,7 @@ class GradientBufferPool:
         # Gradients start from zeros in every strategy: a stolen gradient and an accumulated one differ in the sign of some zeros.
         buffer = self._unheld()
         if buffer is None:
-            return self._buffer(private_zeros)
+            return self._buffer(private_zeros, is_shared=False)
         if buffer.zeroed and zeroed:
             zero_each(buffer.zeroed)
         return buffer
@@ -143,10 +152,10 @@ class GradientBufferPool:
         # [Note: why held buffers stay until the next pass]
         # Shared ones are the cheapest to reduce, so they are tried before others. A lane's buffer is given back while `p.grad`
         # still is that lane's: dropped at once, it would be made anew in every step, with a view for each parameter.
-        self._idle.sort(key=self._is_shared)
+        self._idle.sort(key=_is_shared)
         while self._idle and found is None:
             buffer = self._idle.pop()
-            if buffer.unheld is not None and buffer.unheld.same():
+            if buffer.unheld.same():
                 found = buffer
             else:
                 held.append(buffer)
@@ -155,18 +164,13 @@ class GradientBufferPool:
 
     def drop_held(self) -> None:
         """Keep no buffer of this rank's own that the script holds: it is freed with the script's reference."""
-        self._idle = [
-            one for one in self._idle if self._is_shared(one) or (one.unheld is not None and one.unheld.same())
-        ]
+        self._idle = [one for one in self._idle if one.is_shared or one.unheld.same()]
 
-    def _is_shared(self, buffer: GradientBuffer) -> bool:
-        return any(buffer is one for one in self._shared)
-
-    def _buffer(self, allocate: Allocate) -> GradientBuffer:
+    def _buffer(self, allocate: Allocate, *, is_shared: bool) -> GradientBuffer:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        buffer = GradientBuffer(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
-        buffer.unheld = Holders([buffer.views], buffer.flats)
+        zeroed = [flats[flat][start:end] for flat, start, end in self._zeroed]
+        buffer = GradientBuffer(flats, views, zeroed, is_shared)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(buffer)]
         return buffer
 
@@ -264,10 +268,12 @@ class PartialSums:
             for part in pool.parts(buffer.flats, pool.tables):
                 part.zero_()
             rows = {number: Rows.none(pool.parameters[number], buffer.views[number].dtype) for number in pool.tables}
-        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in buffer.flats]
+        wide = buffer.flats
         # Halves are added up in float32: a transport may round after each addition or once.
-        self._buffers[node], self._wide[node] = buffer, wide
-        self._rows[node] = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
+        if pool.has_halves:
+            wide = [flat.to(WIDE.get(flat.dtype, flat.dtype)) for flat in wide]
+            rows = {number: one.to(wide[pool.flat_of[number]].dtype) for number, one in rows.items()}
+        self._buffers[node], self._wide[node], self._rows[node] = buffer, wide, {**rows}
         if self._scaled and weight != 1.0:
             self._weigh(node, weight)
 
@@ -282,22 +288,17 @@ class PartialSums:
         self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
 
     def _merge(self, left: Node, right: Node) -> None:
-        both = self._rows[left].keys() & self._rows[right].keys()
-        for node in (left, right):
-            self._fill(node, self._rows[node].keys() - both)
-        parts = [self.pool.parts(self._wide[node], frozenset(both)) for node in (left, right)]
-        for total, other in zip(*parts, strict=True):
+        larger, both = (left[0], right[1]), frozenset(self._rows[left].keys() & self._rows[right].keys())
+        if self.pool.tables:
+            self._fill(left, self._rows[left].keys() - both)
+            self._fill(right, self._rows[right].keys() - both)
+        totals, others = self._wide.pop(left), self._wide.pop(right)
+        for total, other in zip(self.pool.parts(totals, both), self.pool.parts(others, both), strict=True):
             total.add_(other)
-        others = self._rows.pop(right)
-        self._rows[left] = {number: one.plus(others[number]) for number, one in self._rows[left].items()}
-        self._wide.pop(right)
         self.pool.give_back(self._buffers.pop(right))
-        self._rename(left, (left[0], right[1]))
-
-    def _rename(self, node: Node, larger: Node) -> None:
-        self._wide[larger] = self._wide.pop(node)
-        self._buffers[larger] = self._buffers.pop(node)
-        self._rows[larger] = self._rows.pop(node)
+        self._wide[larger], self._buffers[larger] = totals, self._buffers.pop(left)
+        rows, more = self._rows.pop(left), self._rows.pop(right)
+        self._rows[larger] = {number: one.plus(more[number]) for number, one in rows.items()} if both else rows
 
     def _fill(self, node: Node, numbers: Iterable[int]) -> None:
         """Put tables into their places in the buffer, whole."""
@@ -309,6 +310,8 @@ class PartialSums:
 
     def num_rows(self) -> dict[int, int]:
         """For each table of which this rank has nothing but rows, at most how many; none of any, where it has no lanes."""
+        if not self.pool.tables:
+            return {}
         if not self._subtrees:
             return dict.fromkeys(self.pool.tables, 0)
         first, *others = (self._rows[node] for node in self._subtrees)
@@ -320,6 +323,8 @@ class PartialSums:
 
     def rows(self, numbers: Collection[int]) -> dict[int, list[Rows]]:
         """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their buffers now."""
+        if not self.pool.tables:
+            return {}
         for node in self._subtrees:
             self._fill(node, self._rows[node].keys() - numbers)
         return {number: [self._rows[node][number] for node in self._subtrees] for number in numbers}
@@ -337,6 +342,8 @@ class PartialSums:
         if self._subtrees:
             return self._buffers[self._subtrees[0]], self._wide[self._subtrees[0]]
         buffer = self._base = self.pool.take_unfilled(zeroed=False)
+        if not self.pool.has_halves:
+            return buffer, buffer.flats
         return buffer, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in buffer.flats]
 
     def finish(self, result: GradientBuffer | None) -> None:

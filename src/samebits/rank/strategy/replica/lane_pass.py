@@ -92,10 +92,6 @@ class PassSetting:
         return [rank for rank, part in enumerate(self.part_of) if part == mine]
 
 
-def _never() -> bool:
-    return False
-
-
 def _nothing() -> None:
     """Do nothing: no embedding reports."""
 
@@ -111,7 +107,7 @@ class LanePass(Pass):
     """See `Pass`. Constructing one begins it.
 
     Args:
-        may_lack: whether the running backward may reach parameters with nothing, because a later stage had nothing.
+        may_lack: whether the running backward may reach parameters with nothing, because a later stage had nothing; None: never.
         begins_early: whether a bucket may begin during backward.
     """
 
@@ -121,7 +117,7 @@ class LanePass(Pass):
         cut: StepCut,
         where: str,
         *,
-        may_lack: Callable[[], bool] = _never,
+        may_lack: Callable[[], bool] | None = None,
         begins_early: bool,
     ) -> None:
         self.setting, self.cut, self.where = setting, cut, where
@@ -136,9 +132,10 @@ class LanePass(Pass):
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
         self._sums = PartialSums(layout.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
-        self._delayed = DelayedLosses(layout.device, placement.num_lanes) if setting.delays_losses else None
+        delays_losses = setting.delays_losses
+        self._delayed = DelayedLosses(layout.device, placement.num_lanes) if delays_losses else None
         """The lanes' losses, where the device keeps them."""
-        self._buffers = BufferPass(layout.bank, cut, delays_losses=setting.delays_losses)
+        self._buffers = BufferPass(layout.bank, cut, delays_losses=delays_losses)
         self.reduction = Reduction(peers, placement, layout.pool.buckets, layout.name_of)
         self._lanes_left = dict.fromkeys(setting.lanes)
         """The rank's lanes that have no gradient yet, in order."""
@@ -175,7 +172,7 @@ class LanePass(Pass):
         # them makes them from the start, so the first lanes are enough and later ones pay nothing.
         checksums = layout.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         gradients = _gradients_of(lane, setting)
-        self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is _never)
+        self._open = ReplicaLane(self, gradients, checksums, knows_lack=knows_lack or self.may_lack is None)
         return self._open
 
     def expects_backwards(self, number: int, lane: BufferedLane) -> bool:
@@ -255,7 +252,8 @@ class LanePass(Pass):
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         try:
             all_ranks = self._conclude()
-            buffer = None if self.setting.has_one_lane else self._reduce(all_ranks)
+            used = flags_of(all_ranks.used, len(self.setting.layout.trainable))
+            buffer = None if self.setting.has_one_lane else self._reduce(all_ranks, used)
         except PeerLost:
             # Only `Transport.exchange` reports a loss by itself; here a sum of tensors may have failed.
             self.setting.transport.lost()
@@ -263,7 +261,7 @@ class LanePass(Pass):
         self._is_over = True
         if buffer is not None:
             self._sums.finish(buffer)
-            self._hand_over(buffer, flags_of(all_ranks.used, len(self.setting.layout.trainable)))
+            self._hand_over(buffer, used)
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         loss = PassLoss(all_ranks.weights, self._losses_of(all_ranks), list(all_ranks.losses))
@@ -286,12 +284,12 @@ class LanePass(Pass):
         reports = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(reports, setting.placement.num_lanes, setting.peer_ranks)
 
-    def _reduce(self, agreed: Conclusions) -> GradientBuffer:
+    def _reduce(self, agreed: Conclusions, used: Sequence[bool]) -> GradientBuffer:
         setting, layout = self.setting, self.setting.layout
-        whole, by_rows = flags_of(agreed.used, len(layout.trainable)), frozenset(agreed.num_rows)
+        whole, by_rows = [*used], frozenset(agreed.num_rows)
         for number in by_rows:
             whole[number] = False
-        needed = {bucket for bucket in {*compress(layout.bucket_of, whole)} if bucket >= 0}
+        needed = {*compress(layout.bucket_of, whole)} - {-1}
         parts = self._sums.rows(by_rows)
         # Everything is begun before anything is waited for, so that exchanges overlap.
         self.reduction.begin(self._sums, needed, agreed.begun, agreed.reopened, by_rows)
@@ -300,7 +298,8 @@ class LanePass(Pass):
             self._delayed.begin(self._buffers.unnoticed, setting.peers, setting.placement)
         ranks, scale = (setting.peers, setting.placement), agreed.scale * setting.precision.unscale
         buffer = self.reduction.finish(scale)
-        self._rows = added_over_ranks(parts, agreed.num_rows, layout.trainable, ranks, (WIDE, scale))
+        if by_rows:
+            self._rows = added_over_ranks(parts, agreed.num_rows, layout.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
         return buffer
 
@@ -381,7 +380,7 @@ class ReplicaLane(OpenLane, Listener):
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
         check_loss(loss, weight)
-        self.weigh(weight)
+        lane.weigh(weight, self._pass.cut.weights[lane.number])
         lane.check_untouched()
         lane.losses.append(loss.detach())
         self.backwards += 1
@@ -392,23 +391,29 @@ class ReplicaLane(OpenLane, Listener):
         finally:
             reduction.disarm()
 
-    def weigh(self, weight: float | None) -> None:
-        """Set what the lane counts; None: by its samples."""
-        self.gradients.weigh(weight, self._pass.cut.weights[self.gradients.number])
+    def weigh_by_samples(self) -> None:
+        """Let the lane count as its samples do, as a backward without `weight=` does."""
+        self.gradients.weigh(None, self._pass.cut.weights[self.gradients.number])
 
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         layout = self._pass.setting.layout
-        lacks = not self._knows_lack or self._pass.may_lack()
-        with layout.listening(self, only_notes=not lacks and self._pass.reduction.is_quiet):
+        layout.listen_to(self, only_notes=self._knows_lack and not self._lacks() and self._pass.reduction.is_quiet)
+        try:
             self.gradients.begin_backward()
             backward()
-        self.gradients.backward_finished(may_lack=self._pass.may_lack())
+        finally:
+            layout.listen_to(None)
+        self.gradients.backward_finished()
+
+    def _lacks(self) -> bool:
+        may_lack = self._pass.may_lack
+        return may_lack is not None and may_lack()
 
     def gradient_arrived(self, number: int, bucket: int) -> None:
         lane = self.gradients
         assert isinstance(lane, BufferedLane)
-        if lane.gradient_arrived(number, may_lack=self._pass.may_lack()) and bucket >= 0:
+        if lane.gradient_arrived(number, may_lack=self._lacks()) and bucket >= 0:
             self._pass.reduction.gradient_arrived(bucket, number)
 
     def check(self) -> None:

@@ -48,11 +48,8 @@ class Lane(ABC):
         """Let gradients be what a backward adds to. Call it before each."""
 
     @abstractmethod
-    def backward_finished(self, *, may_lack: bool = False) -> None:
+    def backward_finished(self) -> None:
         """Note that whatever is written to the gradients from here on is not ours.
-
-        Args:
-            may_lack: whether autograd may have reached parameters with nothing, because a later stage had nothing.
 
         Raises:
             UsageError: when a gradient that had arrived is gone.
@@ -116,7 +113,7 @@ class OnlyLane(Lane):
     def take(self, number: int, gradient: Tensor) -> None:
         self._parameters[number].grad = gradient.to(self._parameters[number].device)
 
-    def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - what is missing is None
+    def backward_finished(self) -> None:
         self._look()
         if not surely_apart(self._present) and (self._make_dense() or self._make_disjoint()):
             self._look()
@@ -224,7 +221,7 @@ class BufferedLane(Lane):
         arrivals.clear()
         set_gradients(self._parameters, self._expected)
         self._versions = self.buffer.versions()
-        self._seen = self.buffer.versions()
+        self._seen = [*self._versions]
         self._sparse: dict[int, tuple[Tensor, int]] = {}
         """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
@@ -297,7 +294,7 @@ class BufferedLane(Lane):
         for number, (gradient, _) in self._sparse.items():
             self._parameters[number].grad = gradient
 
-    def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
+    def backward_finished(self) -> None:
         for number in self._arrivals:
             self._arrived[number] = True
         self._arrivals.clear()

@@ -6,8 +6,7 @@ A layout holds until the script changes its model; it follows between two passes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 from weakref import ref
@@ -117,6 +116,8 @@ class ModelLayout:
         self.stay: frozenset[int] = frozenset()
         """Identities of parameters and buffers that keep their memory; see `other_users`."""
         self.arena = ParameterArena(())
+        self.device = torch.device("cpu")
+        """Where the parameters are; the first ones, of a model on several devices."""
         self._flat_moves: list[FlatMove] = []
         """Of models that were brought here and are not laid out yet."""
         self.bank = BufferBank((), {})
@@ -210,6 +211,7 @@ class ModelLayout:
         self.arena = ParameterArena(
             self.models, self.absent, memory.allocate, memory.master, self.stay, previous, place
         )
+        self.device = self.arena.flats[0].device if self.arena.flats else torch.device("cpu")
         self.here = {id(parameter) for parameter in self.arena.parameters}
         for name, parameter in zip(self.arena.names, self.arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
@@ -242,11 +244,6 @@ class ModelLayout:
     def addresses(self) -> set[int]:
         return {*self.arena.addresses, *self.bank.addresses}
 
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are; the first ones, of a model on several devices."""
-        return self.arena.flats[0].device if self.arena.flats else torch.device("cpu")
-
     def _watch(self) -> None:
         """Lay out and watch the gradients of the parameters that are trainable now."""
         held = {id(parameter): parameter.grad for parameter in self.arena.parameters}
@@ -276,18 +273,15 @@ class ModelLayout:
                     return name if len(self.models) == 1 else f"{title}.{name}"
         return f"parameter {number}"
 
-    @contextmanager
-    def listening(self, listener: Listener, *, only_notes: bool) -> Iterator[None]:
-        """Let `listener` know what arrives in the backward inside; `only_notes`: small gradients need only be noted."""
+    def listen_to(self, listener: Listener | None, *, only_notes: bool = False) -> None:
+        """Let `listener` know what arrives from here on: its backward begins; None: it is over.
+
+        Args:
+            only_notes: whether small gradients need only be noted.
+        """
         self.listener, self.only_notes = listener, only_notes
         if self._gate is not None:
             self._gate.are_noted = only_notes
-        try:
-            yield
-        finally:
-            self.listener = None
-            if self._gate is not None:
-                self._gate.are_noted = False
 
     def report(self, number: int) -> None:
         """Call the listener, for a hook of the compiled part."""
@@ -325,11 +319,12 @@ class ModelLayout:
 
     def kept_sparse(self) -> frozenset[int]:
         """The trainable parameters whose `p.grad` is sparse after a pass in which all their gradients were."""
-        return self.tables.kept_sparse(self.trainable, self.optimizers)
+        sparse = self.tables.sparse
+        return self.tables.kept_sparse(self.trainable, self.optimizers) if sparse else sparse
 
     def listen(self) -> Callable[[], None]:
         """Let embeddings report which rows the open lane touches, until what is returned is called."""
-        return self.tables.listen(lambda: self.listener is not None)
+        return self.tables.listen(lambda: self.listener is not None) if self.tables.embeddings else _nothing
 
     def let_go_of_result(self) -> None:
         """Let the last pass's buffer be used again once the script holds no gradient of it any more."""

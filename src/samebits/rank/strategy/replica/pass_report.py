@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain, repeat
+from operator import or_
 from typing import Any
 
 import torch
@@ -52,9 +55,10 @@ class PassReport:
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
-        lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
-        used, rows = format(self.used, "x"), _texts(self.num_rows)
-        return [_texts(lanes), used, self.buffers, self.rows, self.begun, self.reopened, self.seen, rows]
+        losses = self.losses
+        lanes = {str(lane): [weight, explicit, losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
+        used, num_rows = format(self.used, "x"), [*self.num_rows.items()]
+        return [lanes, used, self.buffers, self.rows, self.begun, self.reopened, self.seen, num_rows]
 
 
 @dataclass(frozen=True)
@@ -90,28 +94,27 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         UsageError: on every rank, when only some lanes give `weight=`, or all weights are 0.
     """
     lanes = {int(lane): values for report in reports for lane, values in report[0].items()}
-    if len({explicit for _, explicit, _ in lanes.values()}) > 1:
+    given, explicit, losses = zip(*lanes.values(), strict=True) if lanes else ((), (), ())
+    if len(set(explicit)) > 1:
         raise UsageError(
             "Some lanes called run.backward with weight= and some without, so they cannot be averaged.",
             "Pass weight= in every lane or in none.",
         )
-    weights = tuple(lanes[lane][0] if lane in lanes else 0.0 for lane in range(num_lanes))
+    weight_of = dict(zip(lanes, given, strict=True))
+    weights = tuple(map(weight_of.get, range(num_lanes), repeat(0.0)))
     _check_weights(lanes, weights)
-    used = 0
-    of_peers = [reports[rank] for rank in peers]
-    for report in of_peers:
-        used |= int(report[1], 16)
-    names = dict.fromkeys(name for report in reports for name in report[3])
+    _, used, buffers, _, begun, reopened, _, num_rows = zip(*[reports[rank] for rank in peers], strict=True)
+    rows, seen = [report[3] for report in reports], [report[6] for report in reports]
     return Conclusions(
         weights=weights,
-        losses={lane: values[2] for lane, values in lanes.items()},
-        used=used,
-        buffers=[report[2] for report in of_peers],
-        rows={name: [report[3].get(name) for report in reports] for name in names},
-        begun=max(report[4] for report in of_peers),
-        reopened=frozenset(number for report in of_peers for number in report[5]),
-        apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
-        num_rows=agreed([_numbers(report[7]) for report in of_peers]),
+        losses=dict(zip(lanes, losses, strict=True)),
+        used=reduce(or_, map(int, used, repeat(16))),
+        buffers=[*buffers],
+        rows={name: [one.get(name) for one in rows] for name in dict.fromkeys(chain.from_iterable(rows))},
+        begun=max(begun),
+        reopened=frozenset(chain.from_iterable(reopened)),
+        apart=tuple([rank for rank, one in enumerate(seen) if one != seen[0]]) if len(set(seen)) > 1 else (),
+        num_rows=agreed([*map(dict, num_rows)]) if all(num_rows) else {},
     )
 
 
@@ -131,14 +134,6 @@ def conclude_alone(report: PassReport) -> Conclusions:
 def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
     if lanes and not tree_sum(weights) > 0:
         raise UsageError("All lane weights sum to 0.", "Pass weight=<number of items the loss averages over>.")
-
-
-def _texts(values: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in values.items()}
-
-
-def _numbers(values: Mapping[str, int]) -> dict[int, int]:
-    return {int(key): value for key, value in values.items()}
 
 
 class DelayedLosses:

@@ -96,20 +96,18 @@ class Reduction:
             reopened: the buckets that any rank has reopened.
             left_out: parameters that are not reduced here; no rank has begun a bucket with one of them.
         """
-        numbers = sorted(needed | set(range(begun)))
-        pieces = {number: sums.pool.pieces(self._buckets[number], left_out) for number in numbers}
-        parts = {number: [(piece, sums.bucket(piece)) for piece in pieces[number]] for number in numbers}
+        numbers = needed | set(range(begun))
         if self._result is None:
             self._result, self._wide = sums.result()
-        for number, partials in parts.items():
-            if number not in self._under_way:
-                self._begin(number, partials)
-        for number in sorted(reopened & set(parts)):
+        for number in sorted(numbers - self._under_way.keys()):
+            self._begin(number, sums, left_out)
+        for number in sorted(reopened & numbers):
             self._under_way[number].give_up()
-            self._begin(number, parts[number])
+            self._begin(number, sums, left_out)
 
-    def _begin(self, number: int, parts: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> None:
-        begun = [self._begin_sum(number, partials, _part(self._wide, piece)) for piece, partials in parts]
+    def _begin(self, number: int, sums: PartialSums, left_out: frozenset[int]) -> None:
+        pieces = sums.pool.pieces(self._buckets[number], left_out)
+        begun = [self._begin_sum(number, sums.bucket(piece), _part(self._wide, piece)) for piece in pieces]
         self._under_way[number] = begun[0] if len(begun) == 1 else SeveralSums(begun)
 
     def _begin_sum(self, number: int, partials: Sequence[Tensor], out: Tensor) -> Pending:
@@ -131,9 +129,8 @@ class Reduction:
                 subject.of = self._text_of(number)
                 with spans.range("lanes and buckets", f"reduce bucket {number}"):
                     pending.finish()
-                out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
-                if target.data_ptr() != out.data_ptr():
-                    target.copy_(out)
+                if self._wide is not self._result.flats:
+                    _part(self._result.flats, self._buckets[number]).copy_(_part(self._wide, self._buckets[number]))
         finally:
             subject.of = None
         return self._result

@@ -102,8 +102,7 @@ class Replica(Strategy):
                 f"Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}",
             )
         self.layout.follow_changes()
-        lacks = {} if may_lack is None else {"may_lack": may_lack}
-        return LanePass(self._setting, cut, where, begins_early=begins_early, **lacks)
+        return LanePass(self._setting, cut, where, may_lack=may_lack, begins_early=begins_early)
 
     def begin_again(self, before: LanePass, may_lack: Callable[[], bool]) -> LanePass:
         """Begin once more, on another layout, a pass of which this rank has sent nothing."""

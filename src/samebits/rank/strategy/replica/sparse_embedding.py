@@ -237,8 +237,6 @@ class EmbeddingTables:
 
     def kept_sparse(self, trainable: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
         """Those whose `p.grad` is sparse after a pass: they have an optimizer, and all that they have take it."""
-        if not self.sparse:
-            return self.sparse
         takes: dict[int, bool] = {}
         for optimizer in optimizers:
             for group in optimizer.param_groups:

@@ -177,7 +177,7 @@ class PipelinePass(OrderedPass):
 
 def _backward_from(call: Call, opened: ReplicaLane, gradients: GradientExchange) -> None:
     """Run the backward of what this stage sent."""
-    opened.weigh(None)
+    opened.weigh_by_samples()
     back = gradients.get_back(call) if any(call.flags) else []
     pairs = [(t, g) for t, g in zip(call.sent, back, strict=False) if g is not None]
     if pairs:

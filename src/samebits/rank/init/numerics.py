@@ -237,12 +237,15 @@ class KeptNumerics:
 
     def __init__(self, threads: int, *, exact: bool) -> None:
         self._settings = _settings(threads) if exact else ()
+        self._looks, self._wanted = [one.look for one in self._settings], [one.wanted for one in self._settings]
         self._said: set[str] = set()
 
     def keep(self) -> None:
         """Set back what the script has changed, and say so, once for each setting."""
         if self._settings:
             set_compiler()
+        if [look() for look in self._looks] == self._wanted:
+            return
         for setting in self._settings:
             found = setting.look()
             if found == setting.wanted:

@@ -35,8 +35,6 @@ def bit_sums(tensors: Sequence[Tensor]) -> list[int]:
 
     Of all tensors on a GPU there is one copy to the host, for which it waits.
     """
-    if not tensors:
-        return []
     whole = [torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in tensors]
     rows = [one.view(INTEGERS[one.element_size()]).reshape(-1) for one in whole]
     elsewhere = {row.device for row in rows if row.device.type != "cpu"}

@@ -66,7 +66,11 @@ class GatheredSum(Pending):
     """A sum in which every rank gets every partial and adds them."""
 
     def __init__(
-        self, transport: CollectiveTransport, partials: Sequence[Tensor], subtrees: Sequence[Sequence[Node]], out: Tensor
+        self,
+        transport: CollectiveTransport,
+        partials: Sequence[Tensor],
+        subtrees: Sequence[Sequence[Node]],
+        out: Tensor,
     ) -> None:
         self.transport, self._subtrees, self._out = transport, subtrees, out
         # An all-gather takes equal parts: a rank with fewer partials than others sends rows that are not added.

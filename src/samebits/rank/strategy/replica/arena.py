@@ -23,12 +23,14 @@ from samebits.rank.strategy.replica.memory import private_zeros
 from samebits.rank.transport.channel import is_dense
 from samebits.rank.transport.local.native import available, compiled
 
+HAS_COMPILED = available()
+
 
 @cache
 def reader() -> Any:
     """What the compiled loops read tensors with; None where there is none."""
     exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    if not available() or exchange is None:
+    if not HAS_COMPILED or exchange is None:
         return None
     found = compiled.Reader(exchange)
     return found if compiled.Places(found, [torch.zeros(1, device="cpu")]).is_known else None
@@ -62,7 +64,7 @@ def surely_apart(tensors: list[Tensor]) -> bool:
 
 def surely_hold(tables: list[dict[str, Any]], values: list[Any]) -> bool:
     """Whether some dictionaries hold these objects, in order; False means nothing."""
-    return available() and compiled.hold(tables, values)
+    return HAS_COMPILED and compiled.hold(tables, values)
 
 
 class Holders:
@@ -80,7 +82,7 @@ class Holders:
         self._tensors = tensors
         self._memory = [flat.untyped_storage()._cdata for flat in flats]  # noqa: SLF001 - which names it for the counter
         self._uses = list(map(storage_uses, self._memory))
-        self._quick = compiled.Holders(tensors) if available() else None
+        self._quick = compiled.Holders(tensors) if HAS_COMPILED else None
         self._counts = list(map(sys.getrefcount, tensors)) if self._quick is None else []
 
     def same(self) -> bool:

@@ -226,7 +226,7 @@ class BufferBank:
     def checksums(self, *, only_moving: bool = False) -> list[int]:
         """One number from the bits of each flat buffer; `only_moving`: see `moving`."""
         if only_moving:
-            return bit_sums(self._start[: self._num_moving])
+            return bit_sums(self._start[: self._num_moving]) if self._num_moving else []
         self.take_in()
         return bit_sums(self._flats)
 
@@ -237,6 +237,8 @@ class BufferBank:
 
     def remember(self) -> None:
         """Let every lane start from the current values."""
+        if not self.entries:
+            return
         self.take_in()
         # A comparison waits for a GPU, and moving buffers differ nearly always: these are copied without one.
         for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):

@@ -15,6 +15,7 @@ from samebits.errors import PeerLost, UsageError
 from samebits.protocol.journal.spans import NO_RANGE, NoRange, spans
 from samebits.protocol.layout.cut import StepCut
 from samebits.protocol.layout.placement import Placement
+from samebits.protocol.layout.tree import Node
 from samebits.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from samebits.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from samebits.rank.strategy.precision import Precision
@@ -72,6 +73,11 @@ class PassSetting:
         return self.placement.lanes(self.peers.rank)
 
     @cached_property
+    def subtrees(self) -> Sequence[Node]:
+        """What this rank hands over."""
+        return self.placement.subtrees(self.peers.rank)
+
+    @cached_property
     def has_one_lane(self) -> bool:
         return self.placement.num_lanes == 1
 
@@ -85,7 +91,7 @@ class PassSetting:
         """Whether losses stay on GPUs until they are read: all ranks are peers, so GPUs can exchange them."""
         return self.layout.device.type != "cpu" and self.peers.world_size == self.transport.world_size
 
-    @property
+    @cached_property
     def peer_ranks(self) -> list[int]:
         """The ranks that hold the same parameters as this one."""
         mine = self.part_of[self.transport.rank]
@@ -131,7 +137,7 @@ class LanePass(Pass):
         step, number = setting.last_pass
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
-        self._sums = PartialSums(layout.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
+        self._sums = PartialSums(layout.pool, setting.subtrees, not setting.has_one_lane)
         delays_losses = setting.delays_losses
         self._delayed = DelayedLosses(layout.device, placement.num_lanes) if delays_losses else None
         """The lanes' losses, where the device keeps them."""
@@ -252,8 +258,7 @@ class LanePass(Pass):
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         try:
             all_ranks = self._conclude()
-            used = flags_of(all_ranks.used, len(self.setting.layout.trainable))
-            buffer = None if self.setting.has_one_lane else self._reduce(all_ranks, used)
+            buffer, used = (None, []) if self.setting.has_one_lane else self._reduce(all_ranks)
         except PeerLost:
             # Only `Transport.exchange` reports a loss by itself; here a sum of tensors may have failed.
             self.setting.transport.lost()
@@ -284,9 +289,11 @@ class LanePass(Pass):
         reports = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(reports, setting.placement.num_lanes, setting.peer_ranks)
 
-    def _reduce(self, agreed: Conclusions, used: Sequence[bool]) -> GradientBuffer:
+    def _reduce(self, agreed: Conclusions) -> tuple[GradientBuffer, list[bool]]:
+        """Add up over the ranks; return the sum, and for each trainable parameter whether some lane has a gradient."""
         setting, layout = self.setting, self.setting.layout
-        whole, by_rows = [*used], frozenset(agreed.num_rows)
+        used, by_rows = flags_of(agreed.used, len(layout.trainable)), frozenset(agreed.num_rows)
+        whole = [*used]
         for number in by_rows:
             whole[number] = False
         needed = {*compress(layout.bucket_of, whole)} - {-1}
@@ -301,7 +308,7 @@ class LanePass(Pass):
         if by_rows:
             self._rows = added_over_ranks(parts, agreed.num_rows, layout.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
-        return buffer
+        return buffer, used
 
     def _hand_over(self, buffer: GradientBuffer, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
@@ -397,8 +404,9 @@ class ReplicaLane(OpenLane, Listener):
 
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
-        layout = self._pass.setting.layout
-        layout.listen_to(self, only_notes=self._knows_lack and not self._lacks() and self._pass.reduction.is_quiet)
+        layout, may_lack = self._pass.setting.layout, self._pass.may_lack
+        lacks = not self._knows_lack or (may_lack is not None and may_lack())
+        layout.listen_to(self, only_notes=not lacks and self._pass.reduction.is_quiet)
         try:
             self.gradients.begin_backward()
             backward()
@@ -406,14 +414,11 @@ class ReplicaLane(OpenLane, Listener):
             layout.listen_to(None)
         self.gradients.backward_finished()
 
-    def _lacks(self) -> bool:
-        may_lack = self._pass.may_lack
-        return may_lack is not None and may_lack()
-
     def gradient_arrived(self, number: int, bucket: int) -> None:
-        lane = self.gradients
+        lane, may_lack = self.gradients, self._pass.may_lack
         assert isinstance(lane, BufferedLane)
-        if lane.gradient_arrived(number, may_lack=self._lacks()) and bucket >= 0:
+        lacks = may_lack is not None and may_lack()
+        if lane.gradient_arrived(number, may_lack=lacks) and bucket >= 0:
             self._pass.reduction.gradient_arrived(bucket, number)
 
     def check(self) -> None:

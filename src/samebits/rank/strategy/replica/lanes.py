@@ -107,8 +107,7 @@ class OnlyLane(Lane):
         self._known: Sequence[Tensor | None] = [None] * len(parameters)
         self._present: list[Tensor] = []
         self._versions: list[int] = []
-        for parameter in parameters:
-            parameter.grad = None
+        set_gradients(parameters, self._known)
 
     def take(self, number: int, gradient: Tensor) -> None:
         self._parameters[number].grad = gradient.to(self._parameters[number].device)

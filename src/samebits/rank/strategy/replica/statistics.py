@@ -117,27 +117,29 @@ class EntryPlaces:
         sizes = np.array([segment.size for segment in segments], dtype=np.int64)
         owner = np.searchsorted(starts, np.arange(flat.numel()), side="right") - 1
         self.starts, self._last = (torch.from_numpy(one).to(flat.device) for one in (starts, starts + sizes - 1))
+        self._nothing = torch.zeros((1, 1), dtype=torch.int64, device=flat.device)
         self._owner = torch.from_numpy(owner).to(flat.device)
         """For each element, its entry; of what is between two, the first one."""
         self._odd = 2 * torch.arange(flat.numel(), device=flat.device) + 1
 
     def changed(self, left: Tensor, right: Tensor) -> Tensor:
-        """For each entry, whether any bit differs: 1 or 0, int64."""
+        """For each row of `left` and each entry, whether any bit differs from `right`, a flat: 1 or 0, int64."""
         integers = INTEGERS[left.element_size()]
-        # The sum up to an entry's end, less the sum before its start, is not 0 where it has changed: no loop over entries.
-        differs = (left.view(integers) != right.view(integers)).to(torch.int32)
-        so_far = differs.cumsum(0, dtype=torch.int32)
-        return (so_far[self._last] != so_far[self.starts] - differs[self.starts]).to(torch.int64)
+        return self._added_up(left.view(integers) != right.view(integers)).clamp_(max=1)
 
     def sums(self, flat: Tensor) -> Tensor:
         """For each entry, one number from its bits, in which each has a place: int64, which wraps around."""
-        bits = flat.view(INTEGERS[flat.element_size()]).to(torch.int64) * self._odd
-        so_far = bits.cumsum(0)
-        return so_far[self._last] - so_far[self.starts] + bits[self.starts]
+        return self._added_up(flat.view(1, -1).view(INTEGERS[flat.element_size()]) * self._odd)
+
+    def _added_up(self, rows: Tensor) -> Tensor:
+        """The sum of each entry's elements, for each row: int64. What is between two entries must be 0."""
+        # The sum up to an entry's end, less that up to the end of the one before: no loop over entries.
+        so_far = rows.cumsum(1, dtype=torch.int64)[:, self._last]
+        return torch.diff(so_far, prepend=self._nothing.expand(len(rows), 1))
 
     def spread(self, values: Tensor) -> Tensor:
-        """For each element, the value of its entry."""
-        return values[self._owner]
+        """For each element, the value of its entry, which is in the last dimension."""
+        return values[..., self._owner]
 
 
 @dataclass
@@ -168,42 +170,44 @@ class Statistics:
         self._moving, self._cut = moving, cut
         self._left: dict[int, list[Tensor]] = {}
         """By lane, what it made of each flat."""
-        self._rows: dict[int, Tensor] = {}
-        """By lane, `_held`; then which entries it changed, flat by flat; then the values of those that end as a maximum."""
         self._table: LaneTable | None = None
+        """By lane, for each entry, flat by flat: a sum over its bits when the pass began, on the lane's rank; then whether the lane
+        changed it; then the values of those that end as a maximum."""
         self._sums: list[tuple[Moving, Pending, Tensor]] = []
-        self._held: Tensor | None = None
-        """Of each entry, flat by flat, a sum over its bits when the pass began; on this rank."""
 
     def after_lane(self, lane: int) -> None:
         """Note what the lane made of the flats, and give the module the old values back."""
-        changed = [one.places.changed(one.flat, one.start) for one in self._moving]
-        self._left[lane] = left = [one.flat.clone() for one in self._moving]
-        pairs = zip(self._moving, left, strict=True)
-        largest = [value[one.places.starts].to(torch.int64) for one, value in pairs if not one.is_mean]
-        # What the pass began with is the same after each of its lanes.
-        if self._held is None:
-            self._held = torch.cat([one.places.sums(one.start) for one in self._moving])
-        self._rows[lane] = torch.cat([self._held, *changed, *largest])
+        self._left[lane] = [one.flat.clone() for one in self._moving]
         for one in self._moving:
             one.flat.copy_(one.start)
 
     def begin(self, transport: Transport, placement: Placement) -> None:
         """Begin to settle with the other ranks. Collective: call it on every rank."""
         width = sum(one.places.starts.numel() * (2 if one.is_mean else 3) for one in self._moving)
-        rows = self._moving[0].flat.new_zeros((placement.num_lanes, width), dtype=torch.int64)
-        for lane, row in self._rows.items():
-            rows[lane].copy_(row)
-        self._table = LaneTable(rows, transport, placement)
+        table = self._moving[0].flat.new_zeros((placement.num_lanes, width), dtype=torch.int64)
+        # All lanes at once: what a step starts on a GPU does not grow with their number. Those with samples are neighbours.
+        lanes = sorted(self._left)
+        left = [
+            torch.stack([self._left[lane][number] for lane in lanes]) for number in range(len(self._moving)) if lanes
+        ]
+        pairs = [*zip(self._moving, left, strict=False)]
+        changed = [one.places.changed(values, one.start) for one, values in pairs]
+        if lanes:
+            held = [one.places.sums(one.start).expand(len(lanes), -1) for one in self._moving]
+            largest = [values[:, one.places.starts].to(torch.int64) for one, values in pairs if not one.is_mean]
+            table[lanes[0] : lanes[-1] + 1].copy_(torch.cat([*held, *changed, *largest], dim=1))
+        self._table = LaneTable(table, transport, placement)
         self._sums = []
-        first = self._num_entries
         for number, one in enumerate(self._moving):
             if one.is_mean:
-                values = {lane: self._term(number, first, lane) for lane in placement.lanes(transport.rank)}
-                partials = merged(values, placement.subtrees(transport.rank))
-                total = torch.empty_like(one.flat, dtype=WIDE.get(one.flat.dtype, one.flat.dtype))
+                terms = self._terms(one, lanes, left[number], changed[number]) if lanes else {}
+                dtype = WIDE.get(one.flat.dtype, one.flat.dtype)
+                for lane in placement.lanes(transport.rank):
+                    if lane not in terms:
+                        terms[lane] = torch.zeros_like(one.flat, dtype=dtype)
+                partials = merged(dict(sorted(terms.items())), placement.subtrees(transport.rank))
+                total = torch.empty_like(one.flat, dtype=dtype)
                 self._sums.append((one, transport.begin_all_reduce(partials, placement, total), total))
-            first += one.places.starts.numel()
 
     def finish(self) -> None:
         """Give every flat its values after the pass."""
@@ -229,7 +233,6 @@ class Statistics:
             one.flat.copy_(torch.where(touched, value.to(one.flat.dtype), one.start))
         # Whoever reads the pass's loss later holds this object, and need not hold what the lanes left.
         self._left.clear()
-        self._rows.clear()
         self._sums.clear()
 
     @property
@@ -253,23 +256,19 @@ class Statistics:
         first = [next(iter(placement.lanes(rank)), len(rows)) for rank in range(placement.num_ranks)]
         return [dict(zip(names, map(str, rows[lane]), strict=True)) if lane < len(rows) else {} for lane in first]
 
-    def _term(self, number: int, first: int, lane: int) -> Tensor:
-        """What the lane adds to the sum of a flat; zeros where it changed nothing."""
-        one = self._moving[number]
-        dtype = WIDE.get(one.flat.dtype, one.flat.dtype)
-        if lane not in self._left:
-            return torch.zeros_like(one.flat, dtype=dtype)
-        changed = self._rows[lane][first : first + one.places.starts.numel()]
-        value = self._left[lane][number].to(dtype)
-        value = torch.where(one.places.spread(changed) != 0, value, torch.zeros_like(value))
-        weight = self._cut.weights[lane]
-        return value if weight == 1.0 else value.mul_(weight)
+    def _terms(self, one: Moving, lanes: Sequence[int], left: Tensor, changed: Tensor) -> dict[int, Tensor]:
+        """What each of `lanes` adds to the sum of a flat; zeros where it changed nothing. Overwrites `left`, their rows."""
+        rows = left.to(WIDE.get(left.dtype, left.dtype)).masked_fill_(one.places.spread(changed) == 0, 0)
+        for lane, row in zip(lanes, rows, strict=True):
+            if (weight := self._cut.weights[lane]) != 1.0:
+                row.mul_(weight)
+        return dict(zip(lanes, rows, strict=True))
 
     def _scales(self, changed: Tensor) -> Tensor:
         """For each entry, the factor on its sum over the lanes that changed it, float64."""
         weights = {
-            (lane, lane + 1): row.to(torch.float64) * weight
-            for lane, (row, weight) in enumerate(zip(changed, self._cut.weights, strict=True))
+            (lane, lane + 1): row if weight == 1.0 else row * weight
+            for lane, (row, weight) in enumerate(zip(changed.to(torch.float64), self._cut.weights, strict=True))
         }
         total: Tensor = fold((0, len(weights)), weights, lambda left, right: left + right)
         return total.reciprocal()

@@ -319,7 +319,7 @@ def buffers_and_tensors_that_are_sums():
         optimizer.step()
         optimizer.zero_grad()
         for dtype in centers:
-            centers[dtype] += run.lane_sum([(10 * one).to(dtype) for one in made])
+            centers[dtype] += run.lane_sum([(10 * one).to(dtype) for one in made]).cpu()
     assert int(model.seen) == 150
-    assert torch.allclose(model.total, 0.1 + digits().tensors[0].flatten(1).sum(0))
+    assert torch.allclose(model.total.cpu(), 0.1 + digits().tensors[0].flatten(1).sum(0))
     return {"model": digest_of(model), "centers": digest_of(*centers.values())}

@@ -14,13 +14,12 @@ CPU_BUILD = {"PRETENDED_BUILD": "{}"}
     ("env", "options", "sentence"),
     [
         ({"CUDA_VISIBLE_DEVICES": ""}, (), "CUDA_VISIBLE_DEVICES='' hides the 4 GPUs of this machine."),
-        ({"CUDA_VISIBLE_DEVICES": "9"}, (), "CUDA_VISIBLE_DEVICES='9' begins with what is not here, so it hides the 4 GPUs"),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-other"}, (), "CUDA_VISIBLE_DEVICES='GPU-other' begins with what is not here"),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-pretended-1"}, ("-n", "2"), "2 ranks need 2 GPUs, but there is 1 here."),
-        ({"CUDA_VISIBLE_DEVICES": "1,1"}, (), "CUDA_VISIBLE_DEVICES='1,1' names a GPU twice, so CUDA shows none."),
+        ({"CUDA_VISIBLE_DEVICES": "9"}, (), "CUDA_VISIBLE_DEVICES='9' hides the 4 GPUs of this machine."),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-other"}, (), "CUDA_VISIBLE_DEVICES='GPU-other' hides the 4 GPUs of this machine."),
+        ({"CUDA_VISIBLE_DEVICES": "1,1"}, (), "CUDA_VISIBLE_DEVICES='1,1' hides the 4 GPUs of this machine."),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, ("-n", "2"), "2 ranks need 2 GPUs, but there is 1 here."),
         ({}, ("-n", "5"), "5 ranks need 5 GPUs, but there are 4 here."),
         (CPU_BUILD, (), "The installed torch is a CPU build, which cannot use the 4 GPUs of this machine."),
-        ({"PRETENDED_BUILD": '{"xpu": "2025"}'}, (), "The installed torch is built for XPUs, on which samebits does not train."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_with_the_way_out(env, options, sentence, tmp_path):

@@ -40,8 +40,8 @@ def nobody_waits_for_sums():
 def a_bucket_is_reused_before_its_exchange_has_ended():
     original = SlicedOnDevices.__init__
 
-    def begin(self, transport, partials, subtrees, out):
-        original(self, transport, partials, subtrees, out)
+    def begin(self, transport, exchange, partials, subtrees, out):
+        original(self, transport, exchange, partials, subtrees, out)
         for partial in partials:
             partial.zero_()  # the sum will be written there anyway
 
@@ -111,9 +111,9 @@ def only_the_cpu_is_seeded():
     enter = Streams.enter
 
     def enter_on_the_cpu(self, *where):
-        device, self._device = self._device, torch.device("cpu")
+        has_gpus, self._has_gpus = self._has_gpus, False
         enter(self, *where)
-        self._device = device
+        self._has_gpus = has_gpus
 
     Streams.enter = enter_on_the_cpu
     return train(Cnn)

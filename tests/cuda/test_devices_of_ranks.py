@@ -31,7 +31,8 @@ def test_cuda_without_an_index_is_the_ranks_own_device(tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, f"import torch; torch.cuda.set_device({COUNT})", "-q", "-n", "1")
-    assert (ended.code, ended.err.count("\n")) == (2, 2), "the sentence, and its help"
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
     assert f"torch.cuda.set_device({COUNT}): torch sees {COUNT} GPU" in ended.err
 
 

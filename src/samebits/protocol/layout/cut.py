@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -58,7 +58,7 @@ class Cut:
                 f"`lanes` must be at least 1, but is {self.num_lanes}.", "Leave it out to let samebits choose."
             )
 
-    @property
+    @cached_property
     def bounds(self) -> tuple[int, ...]:
         """The `num_lanes + 1` bounds; lane `l` owns the positions `bounds[l]` up to `bounds[l + 1]` of a full step."""
         size, larger = divmod(self.batch_size, self.num_lanes)

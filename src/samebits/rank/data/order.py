@@ -91,6 +91,7 @@ class CutOrder(Sequence[list[int]]):
 
     def __init__(self, order: Numbers, batch_size: int) -> None:
         self.order, self.batch_size = order, batch_size
+        self._length = -(-len(order) // batch_size)
 
     @classmethod
     def of(cls, order: Numbers, batch_size: int, drop_last: bool) -> CutOrder:
@@ -110,7 +111,7 @@ class CutOrder(Sequence[list[int]]):
         return np.concatenate([whole, self.order[full:][low:high]])
 
     def __len__(self) -> int:
-        return (len(self.order) + self.batch_size - 1) // self.batch_size
+        return self._length
 
     @overload
     def __getitem__(self, place: int) -> list[int]: ...
@@ -120,7 +121,7 @@ class CutOrder(Sequence[list[int]]):
         if isinstance(place, slice):
             first, end, _ = place.indices(len(self))
             return CutOrder(self.order[first * self.batch_size : max(first, end) * self.batch_size], self.batch_size)
-        first = range(len(self))[place] * self.batch_size
+        first = range(self._length)[place] * self.batch_size
         samples: list[int] = self.order[first : first + self.batch_size].tolist()
         return samples
 

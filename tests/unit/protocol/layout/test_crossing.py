@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Form, choose_mesh
-from samebits.protocol.layout.placement import choose_crossing, nodes_of, place, sized
+from samebits.protocol.layout.placement import Crossing, choose_crossing, nodes_of, place, place_shares, sized
 
 SIZES = st.lists(st.integers(1, 5), min_size=2, max_size=6)
 
@@ -60,6 +60,36 @@ def test_lanes_are_placed_so_that_nodes_are_whole_subtrees_where_even_shares_all
         placement = place(num_lanes, sum(sizes), sized(sizes))
         way = choose_crossing(sized(sizes), placement, is_small=False)
         assert [len(way.subtrees(node)) for node in range(len(sizes))] == [1] * len(sizes)
+
+
+def key(placement, nodes):
+    """What the best placement has least of: subtrees of the worst node, of nodes, of the worst rank, of ranks."""
+    way = choose_crossing(nodes, placement, is_small=True)
+    of_nodes = [len(way.subtrees(node)) for node in range(nodes.num_nodes)]
+    of_ranks = [len(placement.subtrees(rank)) for rank in range(placement.num_ranks)]
+    return max(of_nodes), sum(of_nodes), max(of_ranks), sum(of_ranks)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (1, 2), (2, 1, 2), (2, 3)])
+@pytest.mark.parametrize("more_lanes", range(8))
+def test_no_even_placement_is_better_than_the_one_that_is_chosen(sizes, more_lanes):
+    nodes = sized(sizes)
+    num_lanes = nodes.num_ranks + more_lanes
+    size, larger = divmod(num_lanes, nodes.num_ranks)
+    others = [
+        place_shares(num_lanes, [size + (rank in chosen) for rank in range(nodes.num_ranks)])
+        for chosen in itertools.combinations(range(nodes.num_ranks), larger)
+    ]
+    assert key(place(num_lanes, nodes.num_ranks, nodes), nodes) == min(key(one, nodes) for one in others)
+
+
+def test_a_sum_takes_the_way_on_which_the_worst_node_sends_least():
+    nodes = sized([1, 1, 1])
+    placement = place(3, 3, nodes)
+    one_step, two_steps = (Crossing(nodes, placement, 1, in_one_step=one) for one in (True, False))
+    assert [one_step.sent(0), two_steps.sent(0)] == [2, 2 * 2 / 3]
+    assert choose_crossing(nodes, placement, is_small=False) == two_steps
+    assert choose_crossing(nodes, placement, is_small=True) == one_step
 
 
 def test_ranks_of_a_node_that_are_not_neighbours_are_no_nodes():

@@ -143,6 +143,13 @@ def test_eight_lanes_on_three_ranks_hand_over_two_two_and_one_buffers():
     assert [len(placement.subtrees(rank)) for rank in range(3)] == [2, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("num_lanes", "num_ranks", "most"), [(1, 1, 1), (2, 2, 1), (2, 1, 2), (8, 1, 4), (7, 1, 3), (8, 3, 3)]
+)
+def test_a_rank_holds_at_most_a_gradient_for_each_level_of_its_tree(num_lanes, num_ranks, most):
+    assert place(num_lanes, num_ranks).most_held() == most
+
+
 def test_the_even_placement_prefers_aligned_ranges():
     assert place(6, 4).bounds == (0, 2, 4, 5, 6)
     assert max(len(place(5, 2).subtrees(rank)) for rank in range(2)) == 2

@@ -188,7 +188,7 @@ BY_ITSELF = """
     for _ in run.epochs(1):
         for step in run.steps(loader):
             if step.number > 1:  # the state of the step before is written, or has failed
-                select.select([run._run.loop_state.checkpointing.automatic._checkpointer._writer._channel], [], [])
+                select.select([run._run.components.states.automatic._checkpointer._writer._channel], [], [])
                 if len(sys.argv) > 1:
                     whole = [path for path in reversed(Store(states, 2).newest_first()) if trouble_of(path) is None]
                     print("before", step.number, "are", *(int(path.name[5:]) for path in whole), flush=True)

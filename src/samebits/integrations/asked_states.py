@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from samebits.rank.caller import where
-from samebits.rank.position.checkpointing import NoRequests
 from samebits.rank.position.moment import Region
 from samebits.rank.run.ending import has_failed
 from samebits.rank.run.run import Run
 
 
-class AskedStates(NoRequests):
+class AskedStates:
     """Where one process asks for a state (`if accelerator.is_main_process:`), all write it at the next boundary.
 
     Boundaries are the end of each step, and outside of steps the places that the loop knows. There all say what they were
@@ -25,7 +24,7 @@ class AskedStates(NoRequests):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        run._run.loop_state.checkpointing.requests = self
+        run._run.components.states.requests = self.agree
         self._mine: list[str] = []
         self._asked_who = False
         self.before_each: Callable[[], None] = lambda: None
@@ -61,10 +60,10 @@ class AskedStates(NoRequests):
         )
         # Where several ask, they mean one state, and the lowest of them says where it is.
         for path in next(filter(None, gathered), []):
-            run.loop_state.checkpointing.asked += [self.before_each, partial(self._run.save_state, path)]
+            run.components.states.asked += [self.before_each, partial(self._run.save_state, path)]
 
     def agree_outside(self) -> None:
         """Where all processes come outside of a step: agree, and write. Collective, but inside a step, where it does nothing."""
         if self._is_outside:
             self.agree()
-            self._run._run.loop_state.checkpointing.do_asked()
+            self._run._run.components.states.save_asked()

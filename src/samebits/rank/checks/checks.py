@@ -40,7 +40,7 @@ class ScriptChecks(Checks):
         self.run: RunState
         """Set once it is made."""
         self._rank, self._looks = rank, loop_state.looks
-        self._optimizers = UnpreparedOptimizers(position, prepared.models, loop_state.grow)
+        self._optimizers = UnpreparedOptimizers(position, prepared.models, lambda: self.run.grow())  # noqa: PLW0108 - set later
         self._exchanges = LaneExchanges(position)
         self._metrics = UnreducedMetrics()
         self._updates = Updates()

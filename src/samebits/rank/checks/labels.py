@@ -143,7 +143,7 @@ def say_names(run: RunState) -> None:
     is_resumed = loop_state.resumption.has_resumed
     if is_resumed and (names := names_without(run)):
         _say(run, f"the run has resumed without {', '.join(names)}, which no state holds and which begins anew.")
-    elif loop_state.checkpointing.is_inside and not is_resumed:
+    elif run.components.states.is_inside and not is_resumed:
         # What lanes hand on is said once, and below.
         said = {GRADIENTS.name, *(one.name for one in (*looks.handed_on, *looks.own_samples))}
         # What is said of samples says it with what it does to other ranks.

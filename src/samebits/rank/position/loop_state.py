@@ -6,15 +6,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
-from samebits.rank.data.stream import StreamedSteps
+from samebits.rank.data.stream import SavedStream, StreamedSteps
 from samebits.rank.look.looks import NOT_YET, Looks
-from samebits.rank.position.checkpointing import Checkpointing, Resumption
 from samebits.rank.position.epoch_count import EpochCount, InsideEpoch
 from samebits.rank.position.kept_values import KeptValues
 from samebits.rank.position.made_schedulers import MadeSchedulers
@@ -134,6 +133,49 @@ class EpochState:
     """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
 
 
+class LateParts(Protocol):
+    """What a state has of things that came in the middle; `samebits.rank.checkpoint.load.plan` keeps it."""
+
+    def rewind(self) -> None:
+        """Something was prepared: draw what comes next as if this start had not made anew what the run had made before."""
+
+    def look(self) -> None:
+        """Load them if this start has made all of them."""
+
+    def require(self) -> None:
+        """Load them. Raise `UsageError` while one is missing: it trained in the run that was saved."""
+
+
+@dataclass
+class Resumption:
+    """What a start that resumes has loaded, and what it still has to do with it."""
+
+    late: LateParts | None = None
+    """What a loaded state has of things that came in the middle of its run, until this start has made them."""
+    resumed: tuple[int, int] = (0, 0)
+    """Epochs and steps that earlier starts made."""
+    goes_on: InsideEpoch | None = None
+    """Where the loaded state was saved inside an epoch, until `run.steps` continues there."""
+    goes_on_stream: SavedStream | None = None
+    """With `goes_on`: how the data set can continue by itself."""
+    goes_on_order: Mapping[str, Any] | None = None
+    """With `goes_on`: the order of the epoch, where a sampler of the script has drawn it."""
+    later_streams: Mapping[str, Any] | None = None
+    """The random streams of the loaded state, until `run.steps` continues."""
+    schedulers: Callable[[bool], None] | None = None
+    """Load those that nobody prepared and that are made behind the state, until all are there; True: they must be now."""
+    load_again: Callable[[], None] | None = None
+    """Where `run.steps` continues: load a state from inside an epoch once more, after what the epoch's body did before it."""
+    has_begun: bool = False
+    """Whether `automatic` has looked for a state."""
+    has_looked: bool = False
+    """Whether the script called `run.load_state`, or `automatic` loaded."""
+    has_resumed: bool = False
+    """Whether the run has loaded a state."""
+    resumed_without: list[str] = field(default_factory=list)
+    """What the run that saved that state kept itself."""
+
+
 @dataclass
 class LoopState:
     """Where the run is."""
@@ -144,7 +186,6 @@ class LoopState:
     evaluation: Evaluated = field(default_factory=Evaluated)
     epoch: EpochState = field(default_factory=EpochState)
     resumption: Resumption = field(default_factory=Resumption)
-    checkpointing: Checkpointing = field(default_factory=Checkpointing)
     notices: Notices = field(default_factory=Notices)
     tallies: Tallies = field(default_factory=Tallies)
     epochs: EpochCount = field(default_factory=EpochCount)
@@ -175,12 +216,6 @@ class LoopState:
             self.epochs, lambda: [*preparations.things[SCHEDULER].values(), *tracked.values()], preparations.holds
         )
 
-    def begin(self) -> None:
-        """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
-        self.note_modes()
-        self._take_switches_since_load()
-        self.checkpointing.snapshots.begin(self.checkpointing.automatic)
-
     def follow_a_library(self) -> None:
         """Each batch of the script is a lane: ranks divide the lanes, and counters change in a lane by design."""
         self.prepared.even_lanes, self.looks.counts_lanes = True, False
@@ -189,10 +224,8 @@ class LoopState:
         """Before anything is loaded, and before the first epoch or step."""
         if self.first_modes is None:
             self.first_modes, self.as_at_first = Modes.of(self.prepared.models), None
-
-    def _take_switches_since_load(self) -> None:
-        """What the script switches behind `run.load_state` and before the first step, it had switched before the first step."""
-        if self.modes_as_loaded is not None and self.first_modes is not None:
+        # What the script switches behind `run.load_state` and before the first step, it had switched before the first step.
+        if self.modes_as_loaded is not None:
             self.first_modes = self.first_modes.overridden_by(
                 Modes.of(self.prepared.models).since(self.modes_as_loaded)
             )
@@ -211,17 +244,9 @@ class LoopState:
     def switch(self, modes: Modes) -> None:
         """Let modules train and parameters be trained as at first, but for what was switched another way."""
         self.note_modes()
-        self._take_switches_since_load()
         (self.first_modes or modes).switch(self.prepared.models)
         modes.switch(self.prepared.models)
         self.modes_as_loaded = None if self.loop_has_begun else Modes.of(self.prepared.models)
-
-    def grow(self) -> None:
-        """Something was prepared in the middle, or a prepared optimizer got another group."""
-        # What the last snapshot keeps of the step lacks what has just come.
-        self.checkpointing.last.left_steps()
-        if self.resumption.late is not None:
-            self.resumption.late.look()
 
     @property
     def known(self) -> list[Any]:

@@ -20,7 +20,7 @@ from samebits.rank.init.streams import Streams
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers
-from samebits.rank.position.participants import Checks
+from samebits.rank.position.participants import Checks, States
 from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.strategy.contract import Strategy
 from samebits.rank.strategy.precision import LossScale
@@ -92,6 +92,7 @@ class Components:
     step_timer: StepTimer
     metrics: MetricsFile
     checks: Checks
+    states: States
     observers: Observers
     scaler: LossScale | None
     """Under 16-mixed; it has a state that a resumed run needs."""
@@ -104,6 +105,17 @@ class RunState:
     config: Config
     components: Components
     loop_state: LoopState
+
+    def begin(self) -> None:
+        """Before the first epoch or step: load what the run resumes from. Collective: call it on every rank."""
+        self.loop_state.note_modes()
+        self.components.states.begin()
+
+    def grow(self) -> None:
+        """Something was prepared in the middle, or a prepared optimizer got another group."""
+        self.components.states.forget_step()
+        if self.loop_state.resumption.late is not None:
+            self.loop_state.resumption.late.look()
 
     def is_here(self, tensor: Tensor) -> bool:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""

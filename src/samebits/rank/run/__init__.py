@@ -7,7 +7,7 @@
     run.save_state(path)                         -> checkpoint/state/save
     finish()                                     ending
 
-`run_state` is what all of these share: its config, its components, and `loop_state`. `checkpointing` is what the loop
+`run_state` is what all of these share: its config, its components, and `loop_state`. `components.states` is what the loop
 calls where a state may be saved. `rank/checks` looks at what a script does in every run, `rank/recording` records for
 `samebits verify`.
 """

@@ -15,9 +15,9 @@ from samebits.rank.init.streams import Streams
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers
+from samebits.rank.position.participants import States
 from samebits.rank.position.run_state import Components, Config, Purpose, RunState
 from samebits.rank.position.step_timer import StepTimer
-from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder
 from samebits.rank.recording.recording import Recording, make_meter, make_recorder, trace_steps
 from samebits.rank.run.decisions import Decided, in_a_sentence
@@ -25,8 +25,8 @@ from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
 
 
-def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
-    """Set the process up and meet the others."""
+def assemble(environment: RankEnvironment, decided: Decided, states: States) -> RunState:
+    """Set the process up and meet the others; `states` keeps the run's."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
     exact = decided.arithmetic.numerics != "fast"
     _set_process_up(decided)
@@ -60,13 +60,14 @@ def assemble(environment: RankEnvironment, decided: Decided) -> RunState:
         step_timer=step_timer,
         metrics=_metrics(environment, folder, step_timer),
         checks=checks,
+        states=states,
         observers=Observers(*(one for one in (recording, meter) if one is not None)),
         scaler=precision.scale,
     )
     components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, meter)
+    how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, measures=meter is not None)
     config = Config(environment, folder, device, threads, seed, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
@@ -84,9 +85,9 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
     return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
 
 
-def _purpose(recorder: Recorder | None, meter: Meter | None) -> Purpose:
+def _purpose(recorder: Recorder | None, *, measures: bool) -> Purpose:
     if recorder is None:
-        return Purpose(measures=meter is not None)
+        return Purpose(measures=measures)
     return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 

@@ -215,7 +215,7 @@ def write_decisions(run: RunState) -> None:
         "replicas": [run.config.mesh.members(replica) for replica in range(run.config.mesh.replicas)],
         "ranks_are_fixed": run.config.mesh.is_named or run.config.mesh.strategy == "dp",
         "even_lanes": run.loop_state.prepared.even_lanes,
-        "states": run.loop_state.checkpointing.automatic.place,
+        "states": run.components.states.place,
         "seed": run.config.seed,
         "threads": run.config.threads,
         "lanes_named": run.config.lanes_named,

@@ -36,7 +36,7 @@ def end(run: RunState) -> bool:
     """See `samebits.finish`. Returns whether the run ended well, on all ranks."""
     failed = sys.exc_info()[0] is not None or has_failed(run)
     try:
-        if not failed and not run.loop_state.checkpointing.automatic.has_ended:
+        if not failed and not run.components.states.has_ended:
             settle_losses(run)
             run.components.checks.say_idle()
             run.loop_state.looks.end()
@@ -56,11 +56,10 @@ def end(run: RunState) -> bool:
             for end_run in run.components.observers.end_run:
                 end_run()
             _write_result(run)
-            run.loop_state.checkpointing.automatic.note_end()
+            run.components.states.note_end()
             _write_stages(run)
     finally:
-        run.loop_state.checkpointing.automatic.end()
-        run.loop_state.checkpointing.snapshots.end()
+        run.components.states.end()
         run.components.strategy.close()
         run.components.checks.close()
         for hook in run.loop_state.prepared.hooks:
@@ -68,8 +67,8 @@ def end(run: RunState) -> bool:
         if not failed:
             run.components.transport.close()
             leave()
-        run.loop_state.checkpointing.automatic.leave_loop()
-    return not failed and not run.loop_state.checkpointing.automatic.has_ended
+        run.components.states.leave_loop()
+    return not failed and not run.components.states.has_ended
 
 
 def has_failed(run: RunState) -> bool:

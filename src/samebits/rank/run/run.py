@@ -153,15 +153,15 @@ class Run:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
         loop_state = self._run.loop_state
-        automatic, snapshots = loop_state.checkpointing.automatic, loop_state.checkpointing.snapshots
-        loop_state.begin()
+        states = self._run.components.states
+        self._run.begin()
         step_timer = self._run.components.step_timer
         step_timer.num_epochs = num_epochs
         epoch = -1
         try:
             for epoch in () if self._run.loop_state.is_recorded else loop_state.epochs.epochs(num_epochs):
                 step_timer.epoch = epoch + 1
-                if loop_state.checkpointing.is_inside:
+                if states.is_inside:
                     loop_state.epoch.body_streams = self._run.components.streams.snapshot()
                 loop_state.tallies.enter_body()
                 loop_state.prepared.preparations.at_body = dict(loop_state.prepared.preparations.made)
@@ -171,10 +171,7 @@ class Run:
                     begin_loop()
                 label_gradients(self._run)
                 self._run.components.checks.say_idle()
-                automatic.after_body()
-                # Behind the last epoch a run that resumes has no turn, so names that the loop assigns would be missing.
-                if epoch < num_epochs - 1:
-                    snapshots.after_body()
+                states.after_body(is_last=epoch == num_epochs - 1)
                 if self._run.loop_state.is_recorded:
                     return
             if epoch < 0:
@@ -182,7 +179,7 @@ class Run:
             leave_loop(self._run)
         finally:
             # Also when the script leaves the loop.
-            automatic.leave_loop()
+            states.leave_loop()
 
     def steps(self, loader: Iterable[Any], epochs: int | None = None) -> Steps:
         """Train on one epoch of a prepared loader, or on several: the same number of steps on every rank.
@@ -475,7 +472,7 @@ class Run:
             UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not
                 fit what the run prepared.
         """
-        if self._run.loop_state.checkpointing.automatic.is_on:
+        if self._run.components.states.place:
             raise UsageError(
                 "run.load_state was called in a run that resumes from its own states.",
                 "Leave out run.load_state, or save_every.",

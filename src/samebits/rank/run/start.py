@@ -23,6 +23,7 @@ from samebits.rank.checkpoint.trigger.automatic import Automatic
 from samebits.rank.checkpoint.trigger.last_snapshot import outlive
 from samebits.rank.checkpoint.trigger.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
 from samebits.rank.checkpoint.trigger.snapshots import Snapshots
+from samebits.rank.checkpoint.trigger.states import KeptStates
 from samebits.rank.checks.replicas import nothing_to_check
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.assembly import assemble
@@ -93,10 +94,10 @@ def init(
     finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = Wanted(Form(strategy, mesh, schedule), lanes, device, threads, operator.index(seed), arithmetic)
-    run = assemble(environment, decide(environment, wanted, saving))
+    run = assemble(environment, decide(environment, wanted, saving), kept := KeptStates())
     run.loop_state.prepared.hooks.append(run.loop_state.schedulers.watch())
-    _save_by_itself(run, saving, said)
-    return _present_run(run, checks)
+    _save_by_itself(run, kept, saving, said)
+    return _present_run(run, kept, checks)
 
 
 def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
@@ -108,13 +109,14 @@ def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
     return said.saving(given, os.environ)
 
 
-def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
+def _save_by_itself(run: RunState, kept: KeptStates, saving: Saving | None, said: SaidInScript) -> None:
     settings = run.config.environment.settings
     is_given = settings is not None and settings.saving is not None
     is_users = run.config.purpose.is_users
     # Runs of `verify` and `bench` save nothing of their own; `verify --interrupt` gives its runs a place.
     if saving is not None and (is_users or is_given):
-        Automatic(run, saving, claims=not is_given, asks=_who_asks(run) if is_users else NoStopRequests())
+        asks = _who_asks(run) if is_users else NoStopRequests()
+        kept.save(Automatic(run, saving, claims=not is_given, asks=asks))
     if is_users and run.components.transport.rank == 0:
         for sentence in filter(None, (said.unused if saving is None else "", nothing_to_check(run))):
             say(sentence)
@@ -128,15 +130,16 @@ def _who_asks(run: RunState) -> NoStopRequests:
     return SignalStopRequests(reports=rank == 0) if folder is None else LauncherStopRequests(folder.journal(rank))
 
 
-def _present_run(run: RunState, checks: int | None) -> Run:
+def _present_run(run: RunState, kept: KeptStates, checks: int | None) -> Run:
     run.loop_state.comparison.requested = checks
     watch_device(run)
     settings = run.config.environment.settings
     if settings is not None and settings.snapshots is not None and not settings.evidence:
-        run.loop_state.checkpointing.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
+        kept.keep(Snapshots(run, settings.snapshots, settings.restart, next(_numbers)))
     if run.config.folder is not None and run.components.transport.rank == 0 and not run.config.mesh.asynchronous:
         run.loop_state.rates.open(run.config.folder.path)
-    outlive(run, dict(os.environ))
+    if (last := outlive(run, kept.snapshots, dict(os.environ))) is not None:
+        kept.outlive(last)
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)

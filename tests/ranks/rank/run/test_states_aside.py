@@ -42,7 +42,7 @@ def the_writer():
 
 def has_answered(run):
     """Wait until the process, if there is one and it has not answered yet, has written the state that was handed to it."""
-    writer = run._run.loop_state.checkpointing.automatic._checkpointer._writer
+    writer = run._run.components.states.automatic._checkpointer._writer
     if writer is not None and writer.is_busy:
         select.select([writer._channel], [], [])
 
@@ -230,7 +230,7 @@ SCRIPT = """
             optimizer.step()
             optimizer.zero_grad()
             if run.is_main and step.number == 3:
-                select.select([run._run.loop_state.checkpointing.automatic._checkpointer._writer._channel], [], [])  # it has written the state
+                select.select([run._run.components.states.automatic._checkpointer._writer._channel], [], [])  # it has written the state
                 from samebits.machine.leftovers import descendants
                 for process in descendants(os.getpid()):
                     os.kill(process, signal.SIGSTOP)

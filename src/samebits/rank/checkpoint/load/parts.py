@@ -24,7 +24,6 @@ from samebits.rank.checkpoint.state.optimizer_state import OptimizerPlan, with_r
 from samebits.rank.checkpoint.state.tensor_file import TensorFile
 from samebits.rank.checkpoint.weights.keys import Wanted, differences, different_ties, fit_of
 from samebits.rank.data.stream import SavedStream
-from samebits.rank.position.checkpointing import LateParts
 from samebits.rank.position.exact_json import decode
 from samebits.rank.position.model_state import ModelState
 from samebits.rank.position.preparations import OPTIMIZER, Late, Modes, label_in
@@ -116,7 +115,7 @@ class Step:
     load: Callable[[], None]
 
 
-class PlannedParts(LateParts):
+class PlannedParts:
     """Reads them, and plans their steps; changes nothing."""
 
     def __init__(self, run: RunState, place: Path, manifest: Manifest) -> None:

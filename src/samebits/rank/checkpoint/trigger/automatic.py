@@ -35,7 +35,6 @@ from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.trigger.signals import NoStopRequests
 from samebits.rank.checkpoint.trigger.trigger import OnSchedule, Place
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
-from samebits.rank.position.checkpointing import NoStates
 from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together
 
@@ -44,7 +43,7 @@ ENDED = ".ended"
 """A file beside the folder of the states: the step after which the run ended well."""
 
 
-class Automatic(NoStates):
+class Automatic:
     """Saves and loads the states of one run. Collective: call `begin`, `hear`, `after_step` and `after_body` on every rank.
 
     Args:
@@ -53,8 +52,6 @@ class Automatic(NoStates):
         claims: whether no launcher keeps other starts of the run out.
         asks: may ask the run to save and end.
     """
-
-    is_on = True
 
     def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NoStopRequests) -> None:
         self._run, self._trigger = run, OnSchedule(Schedule.parse(saving.every), time.monotonic())
@@ -65,7 +62,8 @@ class Automatic(NoStates):
         """After which step the newest state was taken, and how long the step stood still for it."""
         self._has_warned = self._has_prepared = False
         self._asks, self._ends_by = asks, 0
-        run.loop_state.checkpointing.automatic = self
+        self.on_saved: Callable[[int, float, float], None] | None = None
+        """Is told that a state is on the disk; see `Pace.took`."""
 
     def begin(self, beyond: int = -1) -> bool:
         """Load the newest state that is whole, if there is one of a later step than `beyond`; once. Whether it did.
@@ -225,11 +223,11 @@ class Automatic(NoStates):
         if was_busy and not (self._checkpointer.is_busy or problem):
             step, stall_s = self._taken
             self._run.note(Kind.CHECKPOINT, step, path=str(self._store.path(step)), stall_s=round(stall_s, 4))
-            self._run.loop_state.checkpointing.snapshots.count_saved(
-                step, self._trigger.saved_at_s, stall_s + self._checkpointer.cpu_s
-            )
+            if self.on_saved is not None:
+                self.on_saved(step, self._trigger.saved_at_s, stall_s + self._checkpointer.cpu_s)
 
     def comes_within(self, num_steps: int) -> bool:
+        """Whether the first state comes after so many steps at most."""
         return 0 < self._trigger.schedule.steps <= num_steps
 
     def _report(self, problem: str) -> None:
@@ -240,7 +238,7 @@ class Automatic(NoStates):
         """Leave the script, on every rank; `saved`: the step after which the run was saved for that, if it was."""
         if not self._ends_by:
             return
-        self.has_ended = True
+        self._run.components.states.has_ended = True
         self._asks.answer(saved)
         if self._run.config.folder is None:  # else the launcher says so
             what = "not saved" if saved is None else f"saved after step {saved}: the same command resumes from there"

@@ -30,7 +30,6 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.trigger.snapshots import Snapshots
 from samebits.rank.checkpoint.trigger.step_snapshot import StepSnapshot
 from samebits.rank.look.frames import read_behind_its_loop
-from samebits.rank.position.checkpointing import NoLastSnapshot
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.contract import Transport
@@ -47,7 +46,7 @@ BEFORE_STEP, AFTER_LAST = 1, 2
 """Parts of `place_of`: before a step of an epoch; after its last one, where evaluations are."""
 
 
-class LastSnapshot(NoLastSnapshot):
+class LastSnapshot:
     """What one rank knows.
 
     Args:
@@ -58,8 +57,6 @@ class LastSnapshot(NoLastSnapshot):
             was taken, with 1 when this rank takes none.
         first: the journal of rank 0; None on nodes without it.
     """
-
-    is_on = True
 
     def __init__(
         self,
@@ -73,7 +70,7 @@ class LastSnapshot(NoLastSnapshot):
         self._first = Reached(first) if first is not None else None
         self._first_pid = JournalReader(first).pid if first is not None else 0
         self._beginning = StepSnapshot(run)
-        self._step: int | None = None
+        self.step: int | None = None
         """The last finished step, where the run can resume from its end; else None."""
         self._place = 0
         self._undo: Callable[[], None] | None = None
@@ -81,10 +78,10 @@ class LastSnapshot(NoLastSnapshot):
         self._objection = ""
         self._has_looked = self._has_reported = False
 
-    # What the loops call
+    # What `States` calls: its words hold
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
-        self._step, self._objection, self._undo = None, "", None
+        self.step, self._objection, self._undo = None, "", None
         loop_state, step = self._run.loop_state, self._run.components.step_timer.step
         self._place = place_of(step, AFTER_LAST if is_last else BEFORE_STEP)
         if self._first is not None and self._run.components.transport.rank == 0:
@@ -100,7 +97,7 @@ class LastSnapshot(NoLastSnapshot):
         if is_last and read_behind_its_loop():
             return
         self._beginning.note(inside, keeps_streams=is_last)
-        self._step = step
+        self.step = step
 
     def _may_lose(self) -> bool:
         """Whether anything but this rank itself can be lost: another rank, or a worker of a loader."""
@@ -118,14 +115,6 @@ class LastSnapshot(NoLastSnapshot):
         if self._undo is None:
             self._objection, self._undo = self._beginning.change(), undo
 
-    def leave_pass(self) -> None:
-        # [Note: why a pass ends the chance]
-        # Now gradients are others than at the step's beginning, and soon the rest is.
-        self._step = None
-
-    def left_steps(self) -> None:
-        self._step = None
-
     # When another rank is lost
 
     def take(self) -> None:
@@ -138,7 +127,7 @@ class LastSnapshot(NoLastSnapshot):
 
     def _write(self) -> bool:
         """Whether this rank has written one."""
-        step = self._step
+        step = self.step
         if not step:
             return False
         reached, taken_s = (self._place, None) if self._first is None else self._first.read()
@@ -188,15 +177,15 @@ class LastSnapshot(NoLastSnapshot):
         self._snapshots.forget_older()
 
 
-def outlive(run: RunState, variables: dict[str, str]) -> None:
+def outlive(run: RunState, snapshots: Snapshots | None, variables: dict[str, str]) -> LastSnapshot | None:
     """Let this rank take a snapshot when something is lost, where each has the whole state."""
     transport, environment = run.components.transport, run.config.environment
     _hear_of_lost_nodes(transport.control if isinstance(transport, GpuTransport) else transport, environment)
-    settings, snapshots, place = environment.settings, run.loop_state.checkpointing.snapshots, decode_place(variables)
-    if settings is None or not isinstance(snapshots, Snapshots) or place is None or not place.news.is_open():
-        return
+    settings, place = environment.settings, decode_place(variables)
+    if settings is None or snapshots is None or place is None or not place.news.is_open():
+        return None
     if run.config.mesh.strategy not in {"single", "ddp"} or run.config.device.type != "cpu":
-        return
+        return None
 
     def report(event: Event, code: int) -> None:
         News(transport.rank, event, code).tell(place.news.number)
@@ -205,7 +194,8 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     is_first_node = position.rank == position.local_rank
     first = RunFolder(settings.run_folder).journal(0) if is_first_node else None
     last = LastSnapshot(run, snapshots, settings.restart.number, report, first)
-    run.loop_state.checkpointing.last, transport.on_loss = last, last.take
+    transport.on_loss = last.take
+    return last
 
 
 def _hear_of_lost_nodes(transport: Transport, environment: RankEnvironment) -> None:

@@ -34,9 +34,9 @@ from samebits.rank.checkpoint.state.same_on_ranks import SameOnRanks
 from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.store import Store
+from samebits.rank.checkpoint.trigger.automatic import Automatic
 from samebits.rank.checkpoint.trigger.trigger import FIRST_STEPS, Pace, Place
 from samebits.rank.data.loader import own_order
-from samebits.rank.position.checkpointing import NoSnapshots, NoStates
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.metrics import keep
 from samebits.rank.position.run_state import RunState
@@ -69,7 +69,7 @@ OWN_STATES = "the script loads a state itself"
 NO_EPOCHS = "a loop over steps is not the first in a body of run.epochs"
 
 
-class Snapshots(NoSnapshots):
+class Snapshots:
     """Those of one run, on one rank.
 
     Args:
@@ -78,8 +78,6 @@ class Snapshots(NoSnapshots):
         restart: which start of the ranks this is.
         number: of the run among those that the script makes, from 1.
     """
-
-    is_on = True
 
     def __init__(self, run: RunState, place: SnapshotPlace, restart: Restart, number: int) -> None:
         self._run, self._restart = run, restart
@@ -98,27 +96,29 @@ class Snapshots(NoSnapshots):
         self._stall_s = 0.0
         """How long the steps stood still for the newest one."""
 
-    # What the loops call
+    # What `States` calls: its words hold
 
-    def begin(self, automatic: NoStates) -> None:
+    def begin(self, automatic: Automatic | None) -> None:
         loop_state = self._run.loop_state
         if loop_state.resumption.has_begun:
-            automatic.begin()
+            if automatic is not None:
+                automatic.begin()
             return
         if loop_state.resumption.has_looked:
             self._stop(OWN_STATES)
         loads = self._restart.number and not self._why_not and not skips_states(self._run)
         kept = self._newest() if loads else None
-        loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
+        beyond = -1 if kept is None else step_of(kept.name) or 0
+        loaded = automatic is not None and automatic.begin(beyond)
         loop_state.resumption.has_begun = True
         if kept is not None and not loaded:
             self._run.components.metrics.earlier.has_mine = True
             place = self._store.place / kept.name
             load_state(self._run, place, {}, missing_ok=False, source=kept.rank, is_whole=kept.is_whole)
-            if not automatic.is_on:
+            if automatic is None:
                 loop_state.resumption.resumed = 0, 0  # by the same run
         self._hold(loop_state.resumption.goes_on is not None)
-        waits = automatic.comes_within(FIRST_STEPS)
+        waits = automatic is not None and automatic.comes_within(FIRST_STEPS)
         self._pace = Pace(self._steps, self._run.components.step_timer.step, time.monotonic(), waits=waits)
 
     def _hold(self, holds: bool) -> None:
@@ -128,13 +128,6 @@ class Snapshots(NoSnapshots):
 
     def enter_steps(self) -> None:
         self._hold(False)
-
-    @property
-    def is_due(self) -> bool:
-        run = self._run
-        return (
-            not (run.components.transport.rank or run.config.mesh.asynchronous or self._pace.owed) and self._is_wanted()
-        )
 
     def hear(self) -> None:
         self._is_requested = True
@@ -151,19 +144,22 @@ class Snapshots(NoSnapshots):
             self._try()
 
     def after_boundary(self) -> None:
+        """The last snapshot is that of this step's end: compare what snapshots would hold. Collective."""
         if problem := self._same.after_step(says=not self._restart.number):
             self._stop(problem)
 
     def after_body(self) -> None:
+        """At the end of a body of `run.epochs`: take one if it is due, or could not be taken before. Collective."""
         is_owed, self._is_requested = self._pace.settle() or self._is_requested, False
         # [Note: where hogwild's ranks agree]
         # Passes exchange nothing under hogwild, but at the end of a body the ranks come together.
         if self._run.config.mesh.asynchronous:
-            [is_owed, *_] = self._run.components.transport.all_gather_object(self._is_wanted(), CALL, where())
+            [is_owed, *_] = self._run.components.transport.all_gather_object(self.is_due(in_pass=False), CALL, where())
         if is_owed:
             self._try()
 
     def count_saved(self, step: int, at_s: float, cost_s: float) -> None:
+        """A state of `step` is on the disk, which counts as a snapshot; see `Pace.took`."""
         self._pace.took(step, at_s, cost_s)
 
     def end(self) -> None:
@@ -171,8 +167,11 @@ class Snapshots(NoSnapshots):
 
     # How one is taken
 
-    def _is_wanted(self) -> bool:
-        """Whether one is due, and none is being written."""
+    def is_due(self, *, in_pass: bool = True) -> bool:
+        """Whether this rank wants all to take one after this step, and none is being written; in a pass, rank 0 decides."""
+        run = self._run
+        if in_pass and (run.components.transport.rank or run.config.mesh.asynchronous or self._pace.owed):
+            return False
         at_once = self._asking is not None and self._asking.takes_snapshot()
         due = at_once or self._pace.is_due(self._run.components.step_timer.step, time.monotonic())
         if self._why_not or not due:

@@ -77,7 +77,7 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         epoch,
         Place(components.step_timer.step + 1 - done, done, order),
         saved,
-        with_state=loop_state.checkpointing.automatic.is_on or loop_state.checkpointing.last.is_on,
+        with_state=components.states.follows_streams,
         elsewhere=components.streams.elsewhere,
     )
     if steps.goes_on_by and components.transport.rank == 0:
@@ -95,7 +95,7 @@ def has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
         try:
             block = steps.look()
         except Exception as error:
-            run.loop_state.checkpointing.last.take_after(error)
+            run.components.states.take_after(error)
             raise
         # Each rank reads the stream itself. A data set that depends on the rank is caught before its samples are used.
         gathered = run.components.transport.all_gather_object([block.size, block.after], "run.steps samples", where())

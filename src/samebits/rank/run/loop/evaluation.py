@@ -65,7 +65,7 @@ def evaluate(run: RunState, loader: PreparedLoader, limit: int | None) -> Iterat
             raise
         except Exception as error:
             failed = True
-            run.loop_state.checkpointing.last.take_after(error)
+            run.components.states.take_after(error)
             raise
         finally:
             if not failed:

@@ -18,7 +18,7 @@ from samebits.rank.checks.replicas import BITS, receive_bits, report_bits
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.per_lane import share_values
 
-LANES, SAVE, SNAPSHOT, LOOKS, COUNTED = "lanes", "save", "snapshot", "looks", "counted"
+LANES, LOOKS, COUNTED = "lanes", "looks", "counted"
 ByLane = dict[int, tuple[dict[str, Any], list[Any]]]
 """By lane, in their order: what it logged, and what it added to tallies."""
 
@@ -28,13 +28,9 @@ def report(run: RunState, number: int) -> dict[str, Any]:
     state = run.loop_state
     logs, state.open_pass.lane_logs = state.open_pass.lane_logs, {}
     sums = state.tallies.take_new()
-    rows: dict[str, Any] = {}
+    rows = run.components.states.report()
     if logs or sums:
         rows[LANES] = {str(lane): [logs.get(lane, {}), sums.get(lane, [])] for lane in {*logs, *sums}}
-    if asked := state.checkpointing.automatic.asked:
-        rows[SAVE] = asked
-    if state.checkpointing.snapshots.is_due:
-        rows[SNAPSHOT] = True
     if not state.looks.is_shared and (found := state.looks.found()):
         rows[LOOKS] = found
     if state.open_pass.counted:
@@ -49,9 +45,7 @@ def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> ByLane:
     state = run.loop_state
     run.components.checks.end_pass()
     receive_bits(run, rows.get(BITS, ()))
-    state.checkpointing.automatic.hear(max(filter(None, rows.get(SAVE, ())), default=0))
-    if SNAPSHOT in rows:
-        state.checkpointing.snapshots.hear()
+    run.components.states.hear(rows)
     state.open_pass.is_counted = COUNTED in rows
     if not state.looks.is_shared:
         share_looks(run, [found or [] for found in rows.get(LOOKS, ())])

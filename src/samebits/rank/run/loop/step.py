@@ -189,7 +189,7 @@ class Step:
         run = self._run
         _refuse_pass(run, self._closed)
         run.components.checks.begin_pass(is_first=self._passes == 0)
-        run.loop_state.checkpointing.last.enter_pass(self._undo)
+        run.components.states.enter_pass(self._undo)
         if run.loop_state.prepared.per_lane:
             forget_open(run)
         current = run.components.strategy.begin_pass(self._cut, where())
@@ -232,7 +232,7 @@ class Step:
         try:
             return next(self._fetched)
         except Exception as error:
-            self._run.loop_state.checkpointing.last.take_after(error)
+            self._run.components.states.take_after(error)
             raise
 
     def _enter_lane(self, part: LanePart, current: Pass | None) -> Any:
@@ -278,7 +278,7 @@ class Step:
         is_look = is_look or _is_counted(run, result)
         # A look has merged the lanes' statistics, which the next pass would not take back.
         if not is_look or run.loop_state.prepared.members.buffers:
-            run.loop_state.checkpointing.last.leave_pass()
+            run.components.states.forget_step()
         self._passes += not is_look
         run.components.streams.enter(Domain.STEP, self.number, self._passes, *["look"] * is_look)
         if not is_look:

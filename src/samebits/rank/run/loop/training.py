@@ -102,7 +102,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     if _is_over(run):
         return
     _refuse_inside_a_step(run)
-    run.loop_state.begin()
+    run.begin()
     # Nothing was resumed by now, so all steps come again: lines of earlier ranks go out of the file.
     run.components.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
@@ -124,8 +124,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         except GeneratorExit:
             step.close()
             run.loop_state.epoch.inside = None
-            run.loop_state.checkpointing.automatic.left_steps()
-            run.loop_state.checkpointing.last.left_steps()
+            run.components.states.left_steps()
             run.loop_state.epochs.end_steps()
             # Nobody would see an error here; the end of the run raises it again.
             with suppress(SamebitsError, RuntimeError):
@@ -167,23 +166,14 @@ def _reach_boundary(run: RunState, inside: InsideEpoch, *, is_last: bool) -> Non
     if not loop_state.looks.is_over or is_last:
         labels.label_samples(run)
     labels.look_after_step(run)
-    last = loop_state.checkpointing.last
-    loop_state.checkpointing.requests.agree(lambda: last.enter_boundary(inside, is_last=is_last))
-    # A state that is lost now must be written again, so this step must come again.
-    last.left_steps()
-    loop_state.checkpointing.do_asked()
-    loop_state.checkpointing.automatic.after_step(ends_epoch=is_last)
-    loop_state.checkpointing.snapshots.after_step(ends_epoch=is_last)
-    last.enter_boundary(inside, is_last=is_last)
-    # Behind it, so that a rank that is found lost here costs its step only.
-    loop_state.checkpointing.snapshots.after_boundary()
+    run.components.states.reach_boundary(inside, is_last=is_last)
 
 
 def _save_left(run: RunState, inside: InsideEpoch) -> None:
     """The script left its loop in a step in which it asked for states: a run that resumes from them goes on in this epoch."""
     run.loop_state.position.region, run.loop_state.epoch.inside = Region.SCRIPT, inside
     try:
-        run.loop_state.checkpointing.do_asked()
+        run.components.states.save_asked()
     finally:
         run.loop_state.epoch.inside = None
 
@@ -220,10 +210,9 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
         loop_state.resumption.load_again = None
     epoch = _Epoch(which, loop, steps)
     loop_state.epoch.reading = weakref.ref(steps)
-    loop_state.checkpointing.snapshots.enter_steps()
     if steps.is_over:
         labels.refuse_loop_without_turn(run)
-    loop_state.checkpointing.last.enter_boundary(epoch.inside, is_last=steps.is_over)
+    components.states.enter_steps(epoch.inside, is_over=steps.is_over)
     return epoch
 
 
@@ -235,7 +224,7 @@ def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     for before_step in run.components.observers.before_step:
         before_step()
     run.components.streams.enter(Domain.STEP, step.number, 0)
-    run.loop_state.checkpointing.last.enter_step()
+    run.components.states.enter_step()
     run.loop_state.position.region = Region.STEP
     run.components.step_timer.step = step.number
     for begin_step in run.components.observers.begin_step:

@@ -167,11 +167,11 @@ def number_all(run: RunState, taken: Sequence[Any], *, is_late: bool) -> None:
         if is_late and isinstance(thing, nn.Module):
             _note_modes(run)
     if is_late:
-        if loop_state.checkpointing.automatic.is_on and (problem := own_order(loop_state.prepared.loaders)):
+        if run.components.states.place and (problem := own_order(loop_state.prepared.loaders)):
             raise UsageError(problem, OWN_ORDER_FIX)
         if loop_state.resumption.late is not None:
             loop_state.resumption.late.rewind()
-        loop_state.grow()
+        run.grow()
 
 
 def _kind(thing: Any) -> str:

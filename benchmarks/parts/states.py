@@ -30,8 +30,8 @@ from benchmarks.parts.sides import Turn, adamw, rank_parser, slowest, take_turns
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, compare
 from samebits.machine.memory_pressure import read_memory_pressure
-from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+from samebits.rank.checkpoint.store.save import save_state
 
 GPT_M = 124
 """GPT-2's smallest; the others are stacks of layers."""

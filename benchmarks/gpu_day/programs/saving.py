@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import samebits
-from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+from samebits.rank.checkpoint.store.save import save_state
 
 GOAL = 50.0
 WIDTH = 4096

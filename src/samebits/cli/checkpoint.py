@@ -113,7 +113,7 @@ def diff(one: str, other: str, as_json: bool) -> None:
     left, right = one_state(one), one_state(other)
     for found in (left, right):
         _described(found)  # which refuses what nobody should read
-    compare = _with_torch("samebits.rank.checkpoint.state.comparison").compare
+    compare = _with_torch("samebits.rank.checkpoint.format.comparison").compare
     record = described_at(left, lambda: described_at(right, lambda: compare(left.path, right.path)))
     _print(record, as_json, show_differences)
     sys.exit(0 if record["same"] else 1)

@@ -201,7 +201,7 @@ def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed:
 OWN_HANDLERS = """
     import faulthandler, signal, sys, time
     from multiprocessing import get_context
-    from samebits.rank.checkpoint.trigger.signals import SignalStopRequests
+    from samebits.rank.checkpoint.when.signals import SignalStopRequests
 
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGHUP, lambda *_: print("the script's own"))

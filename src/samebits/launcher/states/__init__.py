@@ -6,5 +6,5 @@ documents, and the headers of tensor files                     -> show       des
 every byte                                                     -> verify     description
 tables and sentences                                                         report
 
-`diff` and `export` need the numbers, and so torch: `samebits.rank.checkpoint.state.comparison` and `.weights.export`.
+`diff` and `export` need the numbers, and so torch: `samebits.rank.checkpoint.format.comparison` and `.weights.export`.
 """

@@ -1,4 +1,4 @@
-"""Whether ranks that are to end still take a snapshot of their step's beginning (`rank.checkpoint.trigger.last_snapshot`).
+"""Whether ranks that are to end still take a snapshot of their step's beginning (`rank.checkpoint.when.last_snapshot`).
 
 All ranks start again when one is lost, from the newest snapshot. A survivor of each node takes a last one, when it comes to
 the exchange that cannot end; so the ranks of this node are not sent away before.

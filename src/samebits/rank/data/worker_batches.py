@@ -1,6 +1,6 @@
 """torch's iterator over the batches that workers fetch, which reports a dead worker only where a batch is waited for.
 
-The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.trigger.last_snapshot`).
+The rank fails then, with the sample, and leaves its step's beginning (`rank.checkpoint.when.last_snapshot`).
 """
 
 from __future__ import annotations

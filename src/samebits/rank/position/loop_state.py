@@ -134,7 +134,7 @@ class EpochState:
 
 
 class LateParts(Protocol):
-    """What a state has of things that came in the middle; `samebits.rank.checkpoint.load.plan` keeps it."""
+    """What a state has of things that came in the middle; `samebits.rank.checkpoint.parts.whole` keeps it."""
 
     def rewind(self) -> None:
         """Something was prepared: draw what comes next as if this start had not made anew what the run had made before."""

@@ -99,7 +99,7 @@ class Checks(ABC):
 
 
 class States(Protocol):
-    """How a run keeps its state: on the disk, in memory, and when a rank is lost; `rank.checkpoint.trigger.states` has it.
+    """How a run keeps its state: on the disk, in memory, and when a rank is lost; `rank.checkpoint.when.states` has it.
 
     Collective: `begin`, `enter_steps`, `reach_boundary`, `save_asked` and `after_body`.
     """

@@ -3,8 +3,8 @@
     run = init(...)                              start: what was given -> decisions -> assembly -> Run
     model, optimizer, loader = run.prepare(...)  run (the facade) -> prepare/
     for step in run.steps(loader): ...           -> loop/; position/ knows where the script is
-    run.track(average=average), run.state.best   -> checkpoint/state/tracking, position/kept_values
-    run.save_state(path)                         -> checkpoint/state/save
+    run.track(average=average), run.state.best   -> checkpoint/parts/tracking, position/kept_values
+    run.save_state(path)                         -> checkpoint/store/save
     finish()                                     ending
 
 `run_state` is what all of these share: its config, its components, and `loop_state`. `components.states` is what the loop

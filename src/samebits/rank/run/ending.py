@@ -19,7 +19,7 @@ from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
-from samebits.rank.checkpoint.state.tracking import is_average
+from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
 from samebits.rank.checks.loss_gauge import settle_losses
 from samebits.rank.checks.replicas import bits_held, compare

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.tracking import is_average, take_averages, track
+from samebits.rank.checkpoint.parts.tracking import is_average, take_averages, track
 from samebits.rank.checkpoint.store.at_url import load_state, save_state, save_weights
 from samebits.rank.checks.labels import label_gradients, leave_loop, refuse_loop_without_turn
 from samebits.rank.position.kept_values import KeptValues

@@ -19,11 +19,11 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.failure import describe, write_failure
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.saving import SaidInScript, Saving, let_go
-from samebits.rank.checkpoint.trigger.automatic import Automatic
-from samebits.rank.checkpoint.trigger.last_snapshot import outlive
-from samebits.rank.checkpoint.trigger.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
-from samebits.rank.checkpoint.trigger.snapshots import Snapshots
-from samebits.rank.checkpoint.trigger.states import KeptStates
+from samebits.rank.checkpoint.when.automatic import Automatic
+from samebits.rank.checkpoint.when.last_snapshot import outlive
+from samebits.rank.checkpoint.when.signals import LauncherStopRequests, NoStopRequests, SignalStopRequests
+from samebits.rank.checkpoint.when.snapshots import Snapshots
+from samebits.rank.checkpoint.when.states import KeptStates
 from samebits.rank.checks.replicas import nothing_to_check
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.assembly import assemble

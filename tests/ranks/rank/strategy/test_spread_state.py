@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import samebits
-from samebits.rank.checkpoint.state import save
+from samebits.rank.checkpoint.store import save
 from samebits.rank.run import ending
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks

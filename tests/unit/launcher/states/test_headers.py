@@ -11,7 +11,7 @@ from safetensors.torch import save, save_file
 from samebits.errors import UsageError
 from samebits.launcher.states.description import Header, headers_of
 from samebits.launcher.states.report import text_of
-from samebits.rank.checkpoint.state.tensor_file import CODES
+from samebits.rank.checkpoint.format.tensor_file import CODES
 
 
 def test_every_dtype_of_a_state_is_read_without_torch(tmp_path):

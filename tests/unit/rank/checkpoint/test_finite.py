@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from samebits.rank.checkpoint.state.finite import PIECE_BYTES, is_finite, may_be_infinite
-from samebits.rank.checkpoint.state.tensor_file import CODES
+from samebits.rank.checkpoint.format.finite import PIECE_BYTES, is_finite, may_be_infinite
+from samebits.rank.checkpoint.format.tensor_file import CODES
 from samebits.rank.position.model_state import infinite_parts
 
 FLOATS = [dtype for dtype in CODES if dtype.is_floating_point or dtype.is_complex]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from samebits.rank.checkpoint.load.likeness import unlike
+from samebits.rank.checkpoint.format.likeness import unlike
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.optimizer_state import OptimizerPlan, add_optimizer, parameter_names
-from samebits.rank.checkpoint.state.state import State
+from samebits.rank.checkpoint.format.state import State
+from samebits.rank.checkpoint.parts.optimizers import OptimizerPlan, add_optimizer
+from samebits.rank.checkpoint.parts.part import parameter_names
 from samebits.testing.digests import digest_of
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from samebits.rank.checkpoint.state.optimizer_state import keep_groups, with_references
+from samebits.rank.checkpoint.parts.optimizers import keep_groups
+from samebits.rank.checkpoint.parts.part import with_references
 
 
 def made(kind=torch.optim.AdamW, **options):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.gradients import ROWS, add_gradient, saved_gradients
-from samebits.rank.checkpoint.state.state import TensorSet
-from samebits.rank.checkpoint.state.tensor_file import TensorFile
+from samebits.rank.checkpoint.format.state import TensorSet
+from samebits.rank.checkpoint.format.tensor_file import TensorFile
+from samebits.rank.checkpoint.parts.gradients import ROWS, add_gradient, saved_gradients
 
 safetensors = pytest.importorskip("safetensors.torch")
 PARAMETERS = {"words": torch.zeros(6, 2), "bias": torch.zeros(3), f"odd{ROWS}": torch.zeros(2)}

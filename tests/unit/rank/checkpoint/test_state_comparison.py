@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from samebits.rank.checkpoint.state import comparison
-from samebits.rank.checkpoint.state.comparison import difference
-from samebits.rank.checkpoint.state.tensor_file import CODES
+from samebits.rank.checkpoint.format import comparison
+from samebits.rank.checkpoint.format.comparison import difference
+from samebits.rank.checkpoint.format.tensor_file import CODES
 
 
 @pytest.mark.parametrize("dtype", CODES, ids=str)

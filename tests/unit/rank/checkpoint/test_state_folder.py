@@ -17,7 +17,7 @@ from samebits.errors import EnvironmentFailure, UsageError
 from samebits.protocol.state_files.flushed import write_synced
 from samebits.protocol.state_files.folder import Move, StateFolder, moves
 from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
-from samebits.rank.checkpoint.state.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
+from samebits.rank.checkpoint.format.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
 
 
 def stage(folder, text):

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samebits.rank.checkpoint.state.sources import Source, inventory_of, sources
-from samebits.rank.checkpoint.state.state import State, TensorSet
-from samebits.rank.checkpoint.state.tensor_file import Described, TensorFileWriter, order_of
+from samebits.rank.checkpoint.format.sources import Source, inventory_of, sources
+from samebits.rank.checkpoint.format.state import State, TensorSet
+from samebits.rank.checkpoint.format.tensor_file import Described, TensorFileWriter, order_of
 from samebits.rank.checkpoint.store.checkpointer import copy_pieces, lay_out
 from samebits.rank.checkpoint.store.memory import PIECE_BYTES, StateMemory, share_out
 

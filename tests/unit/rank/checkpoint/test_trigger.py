@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from samebits.errors import UsageError
 from samebits.protocol.saving import Keeping, Schedule, kept_in, newest_kept
-from samebits.rank.checkpoint.trigger.snapshots import no_room
-from samebits.rank.checkpoint.trigger.trigger import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
+from samebits.rank.checkpoint.when.pace import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
+from samebits.rank.checkpoint.when.snapshots import no_room
 
 
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))

@@ -20,7 +20,7 @@ from torch import nn
 import samebits
 from samebits.errors import EnvironmentFailure
 from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile
-from samebits.rank.checkpoint.state.tensor_file import TensorFile
+from samebits.rank.checkpoint.format.tensor_file import TensorFile
 from samebits.testing.digests import digest_of
 
 

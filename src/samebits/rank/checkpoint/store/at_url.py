@@ -19,10 +19,9 @@ from samebits.protocol.state_files.remote_files import RemoteFiles
 from samebits.protocol.state_files.remote_state import RemoteState, named, trouble_in
 from samebits.protocol.url import check_url, is_url, parted, shown
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load import resume
-from samebits.rank.checkpoint.state import save
-from samebits.rank.checkpoint.state.sources import Found
-from samebits.rank.checkpoint.state.state import State
+from samebits.rank.checkpoint.format.sources import Found
+from samebits.rank.checkpoint.format.state import State
+from samebits.rank.checkpoint.store import resume, save
 from samebits.rank.checkpoint.store.other_nodes import private_room
 from samebits.rank.checkpoint.weights import save as weights
 from samebits.rank.position.run_state import RunState

@@ -20,11 +20,10 @@ from typing import Any
 from samebits.machine.clocks import growing_time
 from samebits.notices import say
 from samebits.protocol.state_files.folder import StateFolder, not_written
-from samebits.rank.checkpoint.state.collect import facts_of
-from samebits.rank.checkpoint.state.save import write_now
-from samebits.rank.checkpoint.state.sources import Found, stream
-from samebits.rank.checkpoint.state.state import State
-from samebits.rank.checkpoint.state.tensor_file import order_of
+from samebits.rank.checkpoint.format.sources import Found, stream
+from samebits.rank.checkpoint.format.state import State
+from samebits.rank.checkpoint.format.tensor_file import order_of
+from samebits.rank.checkpoint.parts.whole import facts_of
 from samebits.rank.checkpoint.store.memory import (
     CommonMemory,
     FileImage,
@@ -33,6 +32,7 @@ from samebits.rank.checkpoint.store.memory import (
     StateMemory,
     share_out,
 )
+from samebits.rank.checkpoint.store.save import write_now
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.store.writer_handle import Image, Order, Writer
 from samebits.rank.position.run_state import RunState

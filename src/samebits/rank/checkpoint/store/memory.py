@@ -18,9 +18,9 @@ from torch import Tensor
 
 from samebits.machine.memory_pressure import read_memory_pressure
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.finite import may_be_infinite
-from samebits.rank.checkpoint.state.sources import Found
-from samebits.rank.checkpoint.state.tensor_file import Described, header, order_of
+from samebits.rank.checkpoint.format.finite import may_be_infinite
+from samebits.rank.checkpoint.format.sources import Found
+from samebits.rank.checkpoint.format.tensor_file import Described, header, order_of
 from samebits.rank.transport.contract import Transport
 
 PIECE_BYTES = 4 << 20

@@ -33,7 +33,7 @@ from samebits.machine.processes import ENDING, die_with_parent
 from samebits.protocol.state_files.flushed import sync_above
 from samebits.protocol.state_files.folder import StateFolder, complete, not_written
 from samebits.protocol.state_files.manifest import SavedFile
-from samebits.rank.checkpoint.state.finite import is_finite
+from samebits.rank.checkpoint.format.finite import is_finite
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.store.writer_handle import Image, Order
 

@@ -18,7 +18,7 @@ from samebits.protocol.state_files.flushed import sync
 from samebits.protocol.state_files.folder import is_state
 from samebits.protocol.state_files.manifest import CHANGED, MODEL_FILE, OTHER_TENSORS, Manifest
 from samebits.protocol.state_files.whole_state import UNLIKE, documents_of, whole_state
-from samebits.rank.checkpoint.state.tensor_file import TensorFile, header, order_of
+from samebits.rank.checkpoint.format.tensor_file import TensorFile, header, order_of
 from samebits.rank.position.exact_json import decode
 
 SAFETENSORS = ".safetensors"

@@ -11,10 +11,10 @@ from torch import nn
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.machine.regular_file import other_kind
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.save import place_of
-from samebits.rank.checkpoint.state.sources import Inventory, Source, inventory_of, sources, write_tensors
-from samebits.rank.checkpoint.state.state import TensorSet
+from samebits.rank.checkpoint.format.sources import Inventory, Source, inventory_of, sources, write_tensors
+from samebits.rank.checkpoint.format.state import TensorSet
 from samebits.rank.checkpoint.weights.export import PICKLED
+from samebits.rank.checkpoint.weights.load import put_elsewhere
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.model_state import ModelState
 from samebits.rank.position.run_state import Components, RunState
@@ -38,6 +38,17 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     if problem := _write(run.components, place_of(run, path), sources(inventories), tensors):
         together.refuse(EnvironmentFailure(f"The weights could not be written to {os.fspath(path)}: {problem}"))
     together.agree()
+
+
+def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
+    """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
+    record = run.config.environment.settings.saving if run.config.environment.settings is not None else None
+    if record is not None and Path(path).parent == Path(record.folder):
+        return Path(path)
+    if not run.config.purpose.is_users and run.config.folder is not None:
+        name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
+        return put_elsewhere(path, run.config.folder.path / "evidence" / name)
+    return Path(path)
 
 
 def _take(run: RunState, model: nn.Module, path: str | os.PathLike[str], tensors: TensorSet) -> Inventory:

@@ -21,7 +21,7 @@ import torch
 
 from samebits.errors import UsageError
 from samebits.protocol.state_files.own_folder import of_torch
-from samebits.rank.checkpoint.state.tensor_file import TensorFile
+from samebits.rank.checkpoint.format.tensor_file import TensorFile
 
 HEAD_BYTES = 512
 

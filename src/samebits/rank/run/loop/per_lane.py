@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.tracking import track
+from samebits.rank.checkpoint.parts.tracking import track
 from samebits.rank.position.exact_json import decode, encode
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState

@@ -20,7 +20,7 @@ from samebits.machine.torch_private import find_unfinite
 from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.optimizer_state import keep_groups
+from samebits.rank.checkpoint.parts.optimizers import keep_groups
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.contract import RIGHT_FORM, misplaced

@@ -6,34 +6,50 @@ torch itself uses numbers, which move when a layer is added or groups are made i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.load.likeness import unlike
-from samebits.rank.checkpoint.state.state import State, TensorSet
+from samebits.rank.checkpoint.format.likeness import unlike
+from samebits.rank.checkpoint.format.state import State, TensorSet
+from samebits.rank.checkpoint.parts.part import Into, Part, Saved, Step
 from samebits.rank.position.exact_json import Take, decode, encode
-from samebits.rank.position.model_state import single_device_name, unwrapped
+from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.preparations import OPTIMIZER, label_in
+from samebits.rank.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 Holder = Callable[[Tensor], int | None]
 
 
-def parameter_names(models: Sequence[nn.Module], *, several: bool = False) -> dict[int, str]:
-    """Names by the identity of the parameter; `2/layer.weight` is in the second of several models.
+class Optimizers(Part):
+    """Options and state go by the names of parameters."""
 
-    `several`: whether there are more, which are still to come.
-    """
-    names: dict[int, str] = {}
-    for number, model in enumerate(models, 1):
-        prefix = f"{number}/" if several or len(models) > 1 else ""
-        for name, parameter in unwrapped(model).named_parameters():
-            names.setdefault(id(parameter), prefix + single_device_name(name))
-    return names
+    def save(self, into: Into) -> None:
+        holder = self._run.components.strategy.holder_of
+        for label, one in optimizers_of(self._run.loop_state):
+            add_optimizer(into.contents, label, one, into.optimizers[label], names=into.names, holder=holder)
+
+    def check(self, saved: Saved) -> None:
+        names = saved.names
+
+        def check(label: str, optimizer: Optimizer) -> None:
+            document, label = saved.document(label), label_in(saved.documents, label)
+            plan, file = OptimizerPlan(optimizer, document, saved.entries[label], names), saved.tensors(label)
+            plan.check(file.get, element_wise=KNOWN.get(type(optimizer)) is UpdatesBy.ELEMENT)
+            saved.steps.append(Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
+
+        for label, one in optimizers_of(self._run.loop_state):
+            saved.plan_if_it_fits(label, one, check)
+
+
+def optimizers_of(loop_state: LoopState) -> list[tuple[str, Optimizer]]:
+    """The prepared optimizers by label."""
+    return loop_state.prepared.preparations.labelled(OPTIMIZER)
 
 
 def add_optimizer(
@@ -273,25 +289,3 @@ def _filled(own: Any, new: Any) -> Any:
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device
-
-
-def with_references(own: Any, saved: Any, optimizers: Iterable[Optimizer]) -> tuple[Any, dict[int, Any]]:
-    """`saved`, but where `own` refers to a group of `optimizers` or their list, that reference; and these by identity.
-
-    A scheduler that keeps `optimizer.param_groups[0]` has it in its state, and would get a copy of it that is dead.
-    """
-    live: dict[int, Any] = {}
-    for optimizer in optimizers:
-        for one in (optimizer.param_groups, *optimizer.param_groups, *(g["params"] for g in optimizer.param_groups)):
-            live[id(one)] = one
-    return _followed(own, saved, live), live
-
-
-def _followed(own: Any, saved: Any, live: Mapping[int, Any]) -> Any:
-    if id(own) in live:
-        return own
-    if isinstance(own, dict) and isinstance(saved, dict):
-        return {key: _followed(own.get(key), value, live) for key, value in saved.items()}
-    if type(own) in (list, tuple) and type(own) is type(saved) and len(own) == len(saved):
-        return type(saved)(_followed(*pair, live) for pair in zip(own, saved, strict=True))
-    return saved

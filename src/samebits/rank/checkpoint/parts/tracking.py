@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from samebits.errors import UsageError
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.collect import is_stateful
+from samebits.rank.checkpoint.parts.objects import is_stateful
 from samebits.rank.position.exact_json import encode
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.model_state import infinite_parts

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from samebits.rank.checkpoint.state.collect import MADE, optimizers_of, schedulers_of
+from samebits.rank.checkpoint.parts.optimizers import optimizers_of
+from samebits.rank.checkpoint.parts.part import MADE
+from samebits.rank.checkpoint.parts.schedulers import schedulers_of
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.strategy.agreement import bit_sums, packed
 

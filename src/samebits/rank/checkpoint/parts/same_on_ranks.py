@@ -17,8 +17,8 @@ from samebits.errors import UsageError
 from samebits.notices import say
 from samebits.protocol.state_files.manifest import OTHER_TENSORS
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.collect import optimizers_of
-from samebits.rank.checkpoint.state.state import State, differing
+from samebits.rank.checkpoint.format.state import State, differing
+from samebits.rank.checkpoint.parts.optimizers import optimizers_of
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.run_state import RunState
 from samebits.rank.strategy.agreement import bit_sums, packed

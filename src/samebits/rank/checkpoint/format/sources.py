@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.rank.checkpoint.state.state import TensorSet
-from samebits.rank.checkpoint.state.tensor_file import Described, TensorFileWriter, order_of
+from samebits.rank.checkpoint.format.state import TensorSet
+from samebits.rank.checkpoint.format.tensor_file import Described, TensorFileWriter, order_of
 from samebits.rank.transport.contract import Transport
 
 Inventory = dict[str, list[Any]]

@@ -28,12 +28,12 @@ from samebits.protocol.run_folder import write_private
 from samebits.protocol.saving import Saving, Schedule, claim, step_of
 from samebits.protocol.state_files.folder import is_state
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.resume import load_state, may_resume_behind, skips_states
-from samebits.rank.checkpoint.state.save import save_state
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+from samebits.rank.checkpoint.store.resume import load_state, may_resume_behind, skips_states
+from samebits.rank.checkpoint.store.save import save_state
 from samebits.rank.checkpoint.store.store import Store
-from samebits.rank.checkpoint.trigger.signals import NoStopRequests
-from samebits.rank.checkpoint.trigger.trigger import OnSchedule, Place
+from samebits.rank.checkpoint.when.pace import OnSchedule, Place
+from samebits.rank.checkpoint.when.signals import NoStopRequests
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
 from samebits.rank.position.run_state import RunState
 from samebits.rank.transport.together import Together

@@ -14,10 +14,11 @@ from samebits.protocol.run_folder import unsaved
 from samebits.protocol.state_files.folder import StateFolder, identity_of, left_between
 from samebits.protocol.state_files.manifest import NAME, Manifest, damage
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.plan import LoadPlan, made
-from samebits.rank.checkpoint.state.collect import counters, facts_of
-from samebits.rank.checkpoint.state.save import place_of, require_between_epochs
+from samebits.rank.checkpoint.parts.counters import counters
+from samebits.rank.checkpoint.parts.whole import LoadPlan, facts_of, made
 from samebits.rank.checkpoint.store.other_nodes import replicated
+from samebits.rank.checkpoint.store.save import require_between_epochs
+from samebits.rank.checkpoint.weights.save import place_of
 from samebits.rank.init.numerics import ANY_CPU
 from samebits.rank.look.frames import read_behind_its_loop
 from samebits.rank.position.run_state import RunState

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
@@ -16,11 +15,12 @@ from samebits.protocol.events import Kind
 from samebits.protocol.state_files.folder import StateFolder, complete, not_written
 from samebits.protocol.state_files.manifest import SavedFile
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.state.collect import collect, facts_of, optimizers_of
-from samebits.rank.checkpoint.state.same_on_ranks import apart, of_optimizers
-from samebits.rank.checkpoint.state.sources import Found, inventory_of, sources, write_tensors
-from samebits.rank.checkpoint.state.state import State, differing
-from samebits.rank.checkpoint.weights.load import put_elsewhere
+from samebits.rank.checkpoint.format.sources import Found, inventory_of, sources, write_tensors
+from samebits.rank.checkpoint.format.state import State, differing
+from samebits.rank.checkpoint.parts.optimizers import optimizers_of
+from samebits.rank.checkpoint.parts.same_on_ranks import apart, of_optimizers
+from samebits.rank.checkpoint.parts.whole import collect, facts_of
+from samebits.rank.checkpoint.weights.save import place_of
 from samebits.rank.checks.replicas import bits_held, compare, compared
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.loop_state import LoopState
@@ -93,17 +93,6 @@ def require_between_epochs(loop_state: LoopState, call: str) -> None:
             f"{call} was called inside the loop over run.steps, where an epoch is half done.",
             "Call it after the loop, at the end of the epoch.",
         )
-
-
-def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
-    """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
-    record = run.config.environment.settings.saving if run.config.environment.settings is not None else None
-    if record is not None and Path(path).parent == Path(record.folder):
-        return Path(path)
-    if not run.config.purpose.is_users and run.config.folder is not None:
-        name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
-        return put_elsewhere(path, run.config.folder.path / "evidence" / name)
-    return Path(path)
 
 
 def write_alone(run: RunState, folder: StateFolder, at: Moment, taken_s: float | None) -> None:

@@ -12,21 +12,42 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.rank.checkpoint.state.state import TensorSet
-from samebits.rank.checkpoint.state.tensor_file import CODES, TensorFile
-from samebits.rank.position.run_state import RunState
+from samebits.protocol.state_files.manifest import GRADIENTS
+from samebits.rank.checkpoint.format.state import TensorSet
+from samebits.rank.checkpoint.format.tensor_file import CODES, TensorFile
+from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, Part, Saved
 
 ROWS = " (rows)"
 """What follows a parameter's name in the name of its gradient's rows."""
 
 
-def add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) -> None:
-    """Add those of the run's models to `tensors`."""
-    for model in run.loop_state.prepared.models:
-        for parameter in model.parameters():
-            name = names[id(parameter)]
-            if parameter.grad is not None and not parameter.is_meta and name not in tensors.tensors:
-                add_gradient(tensors, name, parameter.grad, run.components.strategy.holder_of(parameter))
+class Gradients(Part):
+    """Only a state from inside an epoch has a file of them."""
+
+    def save(self, into: Into) -> None:
+        if not into.is_inside:
+            return
+        tensors = into.contents.files.setdefault(GRADIENTS, TensorSet())
+        for model in self._run.loop_state.prepared.models:
+            for parameter in model.parameters():
+                name = into.names[id(parameter)]
+                if parameter.grad is not None and not parameter.is_meta and name not in tensors.tensors:
+                    add_gradient(tensors, name, parameter.grad, self._run.components.strategy.holder_of(parameter))
+
+    def check(self, saved: Saved) -> None:
+        if saved.is_inside != (GRADIENTS in saved.manifest.files):
+            raise UsageError("its place inside an epoch and its gradients do not belong together.", UNCHANGED)
+        self._found: list[tuple[Tensor, Tensor | None]] = []
+        if not saved.is_inside or saved.waits:
+            return
+        models, names = self._run.loop_state.prepared.models, saved.names
+        known = {names[id(one)]: one for model in models for one in model.parameters()}
+        found = saved_gradients(saved.files[GRADIENTS], known, UNCHANGED)
+        self._found = [(one, found.get(name)) for name, one in known.items() if not one.is_meta]
+
+    def load(self) -> None:
+        for parameter, gradient in self._found:
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
 
 def add_gradient(tensors: TensorSet, name: str, gradient: Tensor, holder: int | None = None) -> None:

@@ -29,13 +29,13 @@ from samebits.protocol.state_files.folder import StateFolder
 from samebits.protocol.state_files.own_folder import remove
 from samebits.protocol.state_files.whole_state import trouble_of
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.load.resume import load_state, skips_states
-from samebits.rank.checkpoint.state.same_on_ranks import SameOnRanks
-from samebits.rank.checkpoint.state.save import save_state
+from samebits.rank.checkpoint.parts.same_on_ranks import SameOnRanks
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
+from samebits.rank.checkpoint.store.resume import load_state, skips_states
+from samebits.rank.checkpoint.store.save import save_state
 from samebits.rank.checkpoint.store.store import Store
-from samebits.rank.checkpoint.trigger.automatic import Automatic
-from samebits.rank.checkpoint.trigger.trigger import FIRST_STEPS, Pace, Place
+from samebits.rank.checkpoint.when.automatic import Automatic
+from samebits.rank.checkpoint.when.pace import FIRST_STEPS, Pace, Place
 from samebits.rank.data.loader import own_order
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.metrics import keep

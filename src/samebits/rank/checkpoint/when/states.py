@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from samebits.protocol.journal.failure import FailureKind, kind_of
-from samebits.rank.checkpoint.trigger.automatic import Automatic
-from samebits.rank.checkpoint.trigger.last_snapshot import LastSnapshot
-from samebits.rank.checkpoint.trigger.snapshots import Snapshots
+from samebits.rank.checkpoint.when.automatic import Automatic
+from samebits.rank.checkpoint.when.last_snapshot import LastSnapshot
+from samebits.rank.checkpoint.when.snapshots import Snapshots
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.participants import Requests
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from samebits.protocol.state_files.folder import StateFolder
-from samebits.rank.checkpoint.state.changes import Bits, Small, Versions, versions_of
-from samebits.rank.checkpoint.state.collect import counters, optimizers_of
-from samebits.rank.checkpoint.state.save import write_alone
+from samebits.rank.checkpoint.parts.changes import Bits, Small, Versions, versions_of
+from samebits.rank.checkpoint.parts.counters import counters
+from samebits.rank.checkpoint.parts.optimizers import optimizers_of
+from samebits.rank.checkpoint.store.save import write_alone
 from samebits.rank.look.frames import may_write_uncounted
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.moment import Moment

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.protocol.state_files.manifest import UNHASHED
-from samebits.rank.checkpoint.state.finite import is_finite
+from samebits.rank.checkpoint.format.finite import is_finite
 
 CODES = {
     torch.float64: "F64",

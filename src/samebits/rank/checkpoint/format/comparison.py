@@ -14,7 +14,7 @@ from torch import Tensor
 from samebits.errors import UsageError
 from samebits.protocol.state_files.manifest import CHANGED, UNHASHED, Manifest
 from samebits.protocol.state_files.whole_state import documents_of, whole_state
-from samebits.rank.checkpoint.state.tensor_file import Described, TensorFile
+from samebits.rank.checkpoint.format.tensor_file import Described, TensorFile
 
 PIECE = 1 << 20
 """Elements that are compared at once: 8 MiB of float64 for each side."""

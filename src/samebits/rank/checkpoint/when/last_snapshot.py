@@ -27,8 +27,8 @@ from samebits.protocol.journal.signals import Event, LostNode, News, Reached, pl
 from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.state_files.folder import StateFolder
-from samebits.rank.checkpoint.trigger.snapshots import Snapshots
-from samebits.rank.checkpoint.trigger.step_snapshot import StepSnapshot
+from samebits.rank.checkpoint.when.snapshots import Snapshots
+from samebits.rank.checkpoint.when.step_snapshot import StepSnapshot
 from samebits.rank.look.frames import read_behind_its_loop
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.run_state import RunState

@@ -1,1 +1,0 @@
-"""How a run resumes from a state: read, checked as a whole, then loaded."""

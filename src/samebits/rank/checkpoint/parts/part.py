@@ -183,7 +183,7 @@ class Saved:
                 raise
             except Exception as error:
                 problem = f"the {step.label} does not accept its state ({type(error).__name__}: {error})."
-                raise self.unfit(UsageError(problem, "Prepare the same things; no model was changed.")) from error
+                raise unfit(self.place, problem, "Prepare the same things; no model was changed.") from error
 
     def unfit(self, error: UsageError) -> UsageError:
         """Say that it is not a state of this run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from samebits.errors import UsageError
@@ -17,8 +17,6 @@ KEYS = {"class": str, "made_with": list, "outside": int, "again": bool, "state":
 
 Pairs = list[tuple[MadeScheduler, Mapping[str, Any]]]
 """Each with its part of a state."""
-Take = Callable[[Pairs], None]
-"""Loads parts of the state into schedulers. Raises `UsageError` for one that does not fit."""
 
 
 class Schedulers(Part):
@@ -26,7 +24,8 @@ class Schedulers(Part):
 
     def __init__(self, run: RunState) -> None:
         super().__init__(run)
-        self._made: LateSchedulers | None = None
+        self._made = run.loop_state.schedulers
+        self._saved: Saved | None = None
 
     def save(self, into: Into) -> None:
         loop_state, at = self._run.loop_state, into.at
@@ -49,28 +48,86 @@ class Schedulers(Part):
             optimizer = id(getattr(scheduler, "optimizer", scheduler))
             if not saved.waits or optimizer in {*saved.planned, id(scheduler)}:
                 saved.plan_if_it_fits(label, scheduler, check)
-        if self._made is None:
-            self._made, self._saved = LateSchedulers(self._run, saved.own(MADE)), saved
-            self._check_made(self._made.present())
+        if self._saved is None:
+            self._saved = saved
+            self._read(saved.own(MADE))
+            self._check_made(self._present())
 
-    def load(self) -> None:
-        """All that is there by now is loaded; the others are, when they are made."""
-        assert self._made is not None
-        self._made.begin(self._load_made, is_inside=self._saved.counters.get("inside") is not None)
+    def _read(self, saved: Any) -> None:
+        """What the state has of those that nobody prepared. Raises ValueError for what samebits does not write."""
+        self._has_record, self._bodies, record = saved is not None, [0, 0], []
+        if saved is not None:
+            self._bodies, record = saved["bodies"], saved["made"]
+        for one in record:
+            if {key: type(one[key]) for key in KEYS} != KEYS:
+                raise ValueError(one)
+        if [type(one) for one in self._bodies] != [int, int]:
+            raise ValueError(self._bodies)
+        self._outside = {one["outside"]: one for one in record if one["outside"]}
+        self._of_bodies = [one for one in record if not one["outside"]]
+
+    def _present(self) -> Pairs:
+        """Those that this start has made outside of bodies by now and has not loaded, each with its part."""
+        return [(one, self._outside[one.outside]) for one in self._made.here() if one.outside in self._outside]
 
     def _check_made(self, pairs: Pairs) -> None:
+        assert self._saved is not None
         for one, record in pairs:
             label = f"{MADE}, of which {type(one.here).__name__}"
             check_scheduler(self._saved, label, one.here, record["class"], record["state"])
 
-    def _load_made(self, pairs: Pairs) -> None:
-        """Load schedulers that were made since this state was."""
+    def load(self) -> None:
+        """All that is there by now is loaded; the others are, when they are made."""
+        for one, _ in self._present():
+            del self._outside[one.outside]
+        if not self._has_record and (new := [type(one.here).__name__ for one in self._made.here()]):
+            self._name(new)
+        self._made.loaded, self._made.bodies = self._made.num, [*self._bodies]
+        self._run.loop_state.resumption.schedulers = self._take if self._outside or self._of_bodies else None
+
+    def _take(self, must: bool) -> None:
+        """Load what has been made since. Raise `UsageError` where what `must` be there by now is not, or another one is."""
+        assert self._saved is not None
+        here = self._present()
+        missing = [
+            one["class"] for number, one in self._outside.items() if number not in {own.outside for own, _ in here}
+        ]
+        mine = [one for one in self._made.here() if not one.outside and one.number > self._made.loaded]
+        try:
+            pairs, left = paired(self._of_bodies, mine, runs_again=self._saved.counters.get("inside") is not None)
+        except UsageError:
+            if must:
+                raise
+            return
+        if not must and (missing or left):
+            return
+        if missing:
+            raise UsageError(
+                f"The state has a scheduler ({', '.join(missing)}) of a prepared optimizer, and this start has not made it "
+                "before its first step.",
+                "Make the same schedulers in the same order.",
+            )
+        self._run.loop_state.resumption.schedulers = None
+        self._made.undo_writes(one.here.optimizer for one, _ in (*here, *pairs) if one.here is not None)
         before = len(self._saved.steps)
         try:
-            self._check_made(pairs)
+            self._check_made([*here, *pairs])
         except UsageError as error:
             raise self._saved.unfit(error) from None
         self._saved.load(before)
+        for one, saved in pairs:
+            if not saved["again"]:
+                one.body = -1, -1
+        self._name(left)
+
+    def _name(self, left: list[str]) -> None:
+        if left:
+            self._run.loop_state.resumption.resumed_without.extend(left)
+            if self._run.components.transport.rank == 0:
+                say(
+                    f"the run has resumed without what the state, or this start, has of {', '.join(left)}: a scheduler that is not "
+                    "made again begins anew or is missing."
+                )
 
 
 def schedulers_of(loop_state: LoopState) -> list[tuple[str, Any]]:
@@ -90,81 +147,3 @@ def check_scheduler(saved: Saved, label: str, scheduler: Any, kind: str, state: 
             f"{label}.{strange[0]} is not part of the state of a {mine}.", "Use the scheduler that was saved."
         )
     saved.add(label, scheduler, state, own)
-
-
-class LateSchedulers:
-    """Those of one state that nobody prepared.
-
-    Args:
-        run: the run that resumes.
-        saved: the state's document; None where it has none.
-
-    Raises:
-        ValueError: for what samebits does not write.
-    """
-
-    def __init__(self, run: RunState, saved: Any) -> None:
-        self._run, self._made = run, run.loop_state.schedulers
-        self.has_record = saved is not None
-        self._bodies: list[int] = saved["bodies"] if saved is not None else [0, 0]
-        record: list[dict[str, Any]] = saved["made"] if saved is not None else []
-        for one in record:
-            if {key: type(one[key]) for key in KEYS} != KEYS:
-                raise ValueError(one)
-        if [type(one) for one in self._bodies] != [int, int]:
-            raise ValueError(self._bodies)
-        self._outside = {one["outside"]: one for one in record if one["outside"]}
-        self._of_bodies = [one for one in record if not one["outside"]]
-        self._is_inside = False
-
-    def present(self) -> Pairs:
-        """Those that this start has made outside of bodies by now and has not loaded, each with its part."""
-        return [(one, self._outside[one.outside]) for one in self._made.here() if one.outside in self._outside]
-
-    def begin(self, take: Take, *, is_inside: bool) -> None:
-        """All that is there is loaded; `take` loads those that are still to come. `is_inside`: whether a body runs again."""
-        for one, _ in self.present():
-            del self._outside[one.outside]
-        if not self.has_record and (new := [type(one.here).__name__ for one in self._made.here()]):
-            self._name(new)
-        self._made.loaded, self._made.bodies, self._is_inside = self._made.num, [*self._bodies], is_inside
-        waits = self._outside or self._of_bodies
-        self._run.loop_state.resumption.schedulers = (lambda must: self._take(take, must=must)) if waits else None
-
-    def _take(self, take: Take, *, must: bool) -> None:
-        """Load what has been made since. Raise `UsageError` where what `must` be there by now is not, or another one is."""
-        here = self.present()
-        missing = [
-            one["class"] for number, one in self._outside.items() if number not in {own.outside for own, _ in here}
-        ]
-        mine = [one for one in self._made.here() if not one.outside and one.number > self._made.loaded]
-        try:
-            pairs, left = paired(self._of_bodies, mine, runs_again=self._is_inside)
-        except UsageError:
-            if must:
-                raise
-            return
-        if not must and (missing or left):
-            return
-        if missing:
-            raise UsageError(
-                f"The state has a scheduler ({', '.join(missing)}) of a prepared optimizer, and this start has not made it "
-                "before its first step.",
-                "Make the same schedulers in the same order.",
-            )
-        self._run.loop_state.resumption.schedulers = None
-        self._made.undo_writes(one.here.optimizer for one, _ in (*here, *pairs) if one.here is not None)
-        take([*here, *pairs])
-        for one, saved in pairs:
-            if not saved["again"]:
-                one.body = -1, -1
-        self._name(left)
-
-    def _name(self, left: list[str]) -> None:
-        if left:
-            self._run.loop_state.resumption.resumed_without.extend(left)
-            if self._run.components.transport.rank == 0:
-                say(
-                    f"the run has resumed without what the state, or this start, has of {', '.join(left)}: a scheduler that is not "
-                    "made again begins anew or is missing."
-                )

@@ -28,7 +28,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench kills faults gpu-day \
+.PHONY: help demo test test-thorough store fast room coverage lint format docs native native-test native-asan native-tsan model bench kills faults gpu-day \
         test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # What `make demo` trains with where it can.
@@ -66,6 +66,9 @@ store: $(STAMP)  ## an S3 server and its driver into build/s3, for the thorough 
 
 fast: lint native  ## style, types, layers, and the tests that start no rank: before each commit
 	$(PYTEST) $(PARALLEL) -m "not thorough and not ranks" tests/unit tests/architecture
+
+room: native  ## the tests of one room of the package but the thorough ones: make room ROOM=rank/data
+	$(PYTEST) $(PARALLEL) -m "not thorough" $(or $(wildcard tests/unit/$(ROOM) tests/ranks/$(ROOM)),$(error no tests of a room $(ROOM): the folders are those of src/samebits))
 
 coverage: $(REST) native  ## which lines of the rooms that decide (pyproject.toml) the unit tests reach
 	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit

@@ -91,8 +91,8 @@ ELSEWHERE = {
     "F8": "`tests/faults/test_launch_failures.py`",
     "F11": "`tests/faults/test_faults_while_saving.py`",
     "F13": "`tests/faults/test_flipped_bits.py`",
-    "F14": "`tests/ranks/rank/run/test_resume.py`",
-    "F16": "`tests/ranks/rank/run/test_silent_damage.py`",
+    "F14": "`tests/ranks/rank/checkpoint/test_resume.py`",
+    "F16": "`tests/ranks/rank/checks/test_silent_damage.py`",
     "F18": "measured once, in `benchmarks/results`",
 }
 """Goals that have tests or a command of their own."""

@@ -53,6 +53,13 @@ def test_no_room_grows():
     assert not {room: number for room, number in lines.items() if number < MOST_LINES[room] - SLACK}, "lower them"
 
 
+def test_every_room_has_tests_of_its_own():
+    """`make room ROOM=rank/data` runs them. The files at the top are the public names."""
+    tests = SOURCE.parents[1] / "tests"
+    tested = {room for room in rooms() for kind in ("unit", "ranks") if [*(tests / kind / room).rglob("test_*.py")]}
+    assert rooms().keys() == tested
+
+
 def imports(path, modules):
     """The modules of ours that a file imports, anywhere in it, types included."""
     found = set()

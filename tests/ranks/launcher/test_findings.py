@@ -286,8 +286,8 @@ PROVOKED = {getattr(each, "values", each)[0] for each in (*STALLS, *ENDS, *SLOW)
 
 def test_every_finding_is_provoked_by_a_test():
     elsewhere = {
-        "shared-device": "tests/unit/launcher/test_device_rules.py",
-        "replicas-apart": "tests/unit/rank/run/test_ddp_replicas.py",
+        "shared-device": "tests/unit/rank/start/test_device_rules.py",
+        "replicas-apart": "tests/unit/rank/checks/test_ddp_replicas.py",
     }
     assert PROVOKED | elsewhere.keys() == set(FINDINGS), elsewhere
 

@@ -21,7 +21,7 @@ from samebits.rank.look.snapshot import Prepared, Snapshot
 from samebits.rank.look.source import assigned_first
 from samebits.rank.look.verdict import Named
 from samebits.rank.position.loop_state import LoopState
-from tests.unit.rank.checks.test_looks import read
+from tests.unit.rank.look.test_looks import read
 
 NOTHING = Prepared(frozenset(), (), (), ())
 

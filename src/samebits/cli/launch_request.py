@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,28 +47,26 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     Raises:
         UsageError: with the fix.
     """
-    own = {name: options.pop(name) for name in OWN_OPTIONS}
-    place = place_from(own["nnodes"], options, os.environ, own["script"])
+    own = RunOptions.taken(options)
+    place = place_from(own.nnodes, options, os.environ, own.script)
     ignored = without_meaning(options, on_one_node=place.is_one_node)
-    verbosity = _verbosity(own["quiet"], own["verbose"])
-    form, arithmetic = form_from(own), arithmetic_from(own)
+    verbosity = _verbosity(own.quiet, own.verbose)
+    form, arithmetic = form_from(vars(own)), arithmetic_from(vars(own))
     if not place.is_one_node:
         check_over_nodes(form)
     decided = _size(own, form, place)
     ranks, form = launched(form, decided.ranks)
     if place.is_one_node:
         # On several nodes this is checked when they know how many ranks they have together.
-        check_form(form, ranks, own["lanes"], decided.device)
-    if own["backend"] is not None:
-        check_backend(own["backend"], decided.device, find_spec("samebits._native") is not None)
-    recovery = replace(
-        recovery_from(own, form), grace_s=grace_from(own["grace"]), resume_nonfinite=own["resume_nonfinite"]
-    )
-    check_saving(own["name"], own["save_every"], own["keep"], own["states"])
-    check_program(own["script"], own["module"], "run")
-    check_trackers(own["track"])
-    trace_steps = steps_from("--trace", own["trace"])
-    source = source_of(own["script"], own["module"])
+        check_form(form, ranks, own.lanes, decided.device)
+    if own.backend is not None:
+        check_backend(own.backend, decided.device, find_spec("samebits._native") is not None)
+    recovery = replace(recovery_from(own, form), grace_s=grace_from(own.grace), resume_nonfinite=own.resume_nonfinite)
+    check_saving(own.name, own.save_every, own.keep, own.states)
+    check_program(own.script, own.module, "run")
+    check_trackers(own.track)
+    trace_steps = steps_from("--trace", own.trace)
+    source = source_of(own.script, own.module)
     folder, base, saving = _folders(own, place)
     context = click.get_current_context(silent=True)
     entry = _entry(own, source)
@@ -77,60 +75,103 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         threads=decided.threads,
         device=decided.device,
         device_given=decided.device_given,
-        threads_given=own["threads"] is not None,
+        threads_given=own.threads is not None,
         cores=decided.cores,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         shared_gpus=decided.shared_gpus,
         why=decided.why,
         crowded=decided.crowded,
-        fresh=own["fresh"],
+        fresh=own.fresh,
     )
     output = Output(
         folder.absolute() if base.is_absolute() else folder,
         verbosity,
         command_started_ns(),
-        own["track"],
+        own.track,
         trace_steps,
-        own["full_traceback"],
+        own.full_traceback,
     )
-    computation = Computation(own["lanes"], form, arithmetic, own["backend"] or "", own["check_every"] or "")
+    computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "")
     words = context.meta.get(WORDS, ()) if context else ()
-    nodes = NodeOptions(place, KeySettings.take(own["key_file"], os.environ), words)
+    nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
 
 
 PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
 """Under these every rank needs a lane, also where only the script says how many there are."""
 
-OWN_OPTIONS = (
-    *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "save_every", "keep", "states"),
-    *("resume_nonfinite", "grace", "recover", "shrink", "on_damage", "on_stall", "stall_after"),
-    *("check_every", "max_restarts", "snapshots", "track", "trace", "prove", "log_dir", "fresh", "full_traceback"),
-    *("quiet", "verbose", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "backend", "module"),
-    *("nnodes", "key_file", "use_env", "script", "args"),
-)
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says, but for those of torchrun's options that say where this node is; None: not given."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    module: bool = False
+    ranks: str | None = None
+    nproc_per_node: str | None = None
+    nnodes: str | None = None
+    key_file: str | None = None
+    device: str = "auto"
+    lanes: int | None = None
+    threads: int | None = None
+    strategy: str | None = None
+    mesh: str | None = None
+    schedule: str | None = None
+    precision: str | None = None
+    numerics: str | None = None
+    allow: str = ""
+    backend: str | None = None
+    check_every: str | None = None
+    name: str | None = None
+    save_every: str | None = None
+    keep: int | None = None
+    states: str | None = None
+    grace: float = 30.0
+    resume_nonfinite: bool = False
+    recover: str | None = None
+    shrink: bool = False
+    max_restarts: int | None = None
+    on_damage: str = OnDamage.RESTART.value
+    on_stall: str = OnStall.REPORT.value
+    stall_after: float | None = None
+    snapshots: str | None = None
+    prove: str | None = None
+    log_dir: str | None = None
+    track: tuple[str, ...] = ()
+    trace: str | None = None
+    full_traceback: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    fresh: bool = False
+    use_env: bool | None = None
+
+    @classmethod
+    def taken(cls, options: dict[str, Any]) -> RunOptions:
+        """Those of `options`, which are taken out of it."""
+        return cls(**{one.name: options.pop(one.name) for one in fields(cls)})
 
 
-def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
+def recovery_from(own: RunOptions, form: Form) -> Recovery:
     """What the options say about lost and damaged ranks.
 
     Raises:
         UsageError: for what cannot be.
     """
-    max_restarts, shrinks = own["max_restarts"], own["shrink"]
-    recover = Recover(own["recover"] or "auto")
+    max_restarts, shrinks = own.max_restarts, own.shrink
+    recover = Recover(own.recover or "auto")
     if shrinks:
         check_shrinks(form)
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
-    if own["check_every"] is not None:
-        parse_checks(own["check_every"], "--check-every ")
-    keeping = Keeping.parse(own["snapshots"] or "auto")
+    if own.check_every is not None:
+        parse_checks(own.check_every, "--check-every ")
+    keeping = Keeping.parse(own.snapshots or "auto")
     _check_restarts(recover, max_restarts, keeping, shrinks=shrinks)
-    on_stall = OnStall(own["on_stall"])
-    _check_stalls(on_stall, own["stall_after"], recover, max_restarts)
-    damage = OnDamage(own["on_damage"])
-    return Recovery(recover, max_restarts, damage, on_stall, own["stall_after"], keeping, shrinks=shrinks)
+    on_stall = OnStall(own.on_stall)
+    _check_stalls(on_stall, own.stall_after, recover, max_restarts)
+    damage = OnDamage(own.on_damage)
+    return Recovery(recover, max_restarts, damage, on_stall, own.stall_after, keeping, shrinks=shrinks)
 
 
 def _check_restarts(recover: Recover, max_restarts: int | None, keeping: Keeping, *, shrinks: bool) -> None:
@@ -180,35 +221,36 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         check_shared(states, "--states")
 
 
-def _folders(own: dict[str, Any], place: NodePlace) -> tuple[Path, Path, Saving | None]:
+def _folders(own: RunOptions, place: NodePlace) -> tuple[Path, Path, Saving | None]:
     """A run folder, the folder in which it is, and where the run saves by itself. A name belongs to the run's first node."""
     is_first = place.is_one_node or may_be_first(place)
     base, saving = _place(own, is_first=is_first)
-    name, title = own["name"] if saving is None else None, own["script"]
+    name, title = own.name if saving is None else None, own.script
     if name is not None and not is_first:
         check_name(name)
         name, title = None, f"{name}-{node_name(place)}"
     return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving
 
 
-def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]:
+def _place(own: RunOptions, *, is_first: bool) -> tuple[Path, Saving | None]:
     """Where run folders go; the run that saves by itself has a place of its own, which its first node now holds."""
-    base = Path(own["log_dir"]) if own["log_dir"] else runs_folder(os.environ)
-    if own["save_every"] is None:
+    base = Path(own.log_dir) if own.log_dir else runs_folder(os.environ)
+    # `check_saving` has refused states without a name.
+    if own.save_every is None or own.name is None:
         return base, None
-    base /= own["name"]
+    base /= own.name
     claim(base, is_first=is_first)
-    url = below(own["states"], own["name"]) if own["states"] is not None else ""
-    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
+    url = below(own.states, own.name) if own.states is not None else ""
+    return base, Saving(str((base / STATES).absolute()), own.save_every, own.keep, url)
 
 
-def _entry(own: dict[str, Any], source: str | None) -> EntryPoint:
-    script, is_module = own["script"], own["module"]
+def _entry(own: RunOptions, source: str | None) -> EntryPoint:
+    script, is_module = own.script, own.module
     return EntryPoint(
         script=None if is_module else Path(script),
         module=script if is_module else None,
-        args=tuple(own["args"]),
-        local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+        args=tuple(own.args),
+        local_rank_option=local_rank_option(source, own.args, own.use_env),
     )
 
 
@@ -227,17 +269,17 @@ def grace_from(seconds: float) -> float:
     return seconds
 
 
-def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
-    if own["ranks"] is not None and own["nproc_per_node"] is not None:
+def _size(own: RunOptions, form: Form, place: NodePlace) -> Size:
+    if own.ranks is not None and own.nproc_per_node is not None:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
-    given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
+    given = own.ranks if own.ranks is not None else own.nproc_per_node
     ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
-    lanes = own["lanes"]
+    lanes = own.lanes
     if lanes is None and place.is_one_node and form.strategy in PLAIN_STRATEGIES and not (form.mesh or form.schedule):
-        lanes = lanes_named(source_of(own["script"], own["module"]) or "")
-    wish = Wish(ranks, own["device"], lanes, own["threads"], replicas_of_one_rank=is_data_parallel(form))
-    device = "cpu" if own["ranks"] == "cpu" and own["device"] == "auto" else own["device"]
-    return size(wish, machine_for(device, is_quiet=own["quiet"]))
+        lanes = lanes_named(source_of(own.script, own.module) or "")
+    wish = Wish(ranks, own.device, lanes, own.threads, replicas_of_one_rank=is_data_parallel(form))
+    device = "cpu" if own.ranks == "cpu" and own.device == "auto" else own.device
+    return size(wish, machine_for(device, is_quiet=own.quiet))
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:

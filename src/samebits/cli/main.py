@@ -36,8 +36,6 @@ COMMANDS = {
     "doctor": ("samebits.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
-GONE = {"warm": UsageError("samebits has no command `warm` any more.", "Leave it out: every start imports torch once.")}
-"""Commands of earlier versions, and what to do instead."""
 EXAMPLES = """\b
 Examples:
   samebits run train.py --lr 0.1             one rank per GPU, or per core
@@ -54,8 +52,6 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        if name in GONE:
-            raise GONE[name]
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)
@@ -71,7 +67,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, *rest = args
-        if name not in COMMANDS and name not in GONE and not ctx.resilient_parsing:
+        if name not in COMMANDS and not ctx.resilient_parsing:
             if name.endswith(".py") or os.path.isfile(name):  # noqa: PTH113 - a name of any form, which Path may refuse
                 raise UsageError(f"`samebits {visible(name)}` names no command.", _meant("run", args))
             for command in get_close_matches(name, COMMANDS, 1):

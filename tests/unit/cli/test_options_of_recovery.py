@@ -5,25 +5,15 @@ from typing import Any
 
 import pytest
 
-from samebits.cli.launch_request import recovery_from
+from samebits.cli.launch_request import RunOptions, recovery_from
 from samebits.errors import UsageError
 from samebits.launcher.choices import Recover
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.saving import Keeping
 
 
-def options(**given: Any) -> dict[str, Any]:
-    return {
-        "recover": None,
-        "shrink": False,
-        "max_restarts": None,
-        "on_damage": "restart",
-        "on_stall": "report",
-        "stall_after": None,
-        "check_every": None,
-        "snapshots": None,
-        **given,
-    }
+def options(**given: Any) -> RunOptions:
+    return RunOptions("train.py", **given)
 
 
 @pytest.mark.parametrize(

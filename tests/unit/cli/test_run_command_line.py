@@ -116,7 +116,6 @@ MISTAKES = [
     ),
     (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
     (("walk",), "No such command 'walk'."),
-    (("warm", "--for", "10m"), "samebits has no command `warm` any more."),
 ]
 
 

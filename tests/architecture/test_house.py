@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import samebits
+from tests import guarantees
 from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +101,30 @@ def test_no_file_has_more_than_500_lines_and_no_function_more_than_60():
 def test_every_module_says_what_it_is():
     silent = [path for path in SOURCE.rglob("*.py") if not ast.get_docstring(nodes(path.read_text())[0])]
     assert silent == []
+
+
+def test_the_page_of_guarantees_is_made_from_the_tests():
+    text = guarantees.PAGE.read_text()
+    assert guarantees.page(text) == text, "python -m tests.guarantees"
+    sentences = [one.sentence for one in guarantees.promises()]
+    assert len(sentences) == len(set(sentences)), "say it at one test, and name the others in also="
+
+
+def test_a_promise_is_short_and_names_tests_that_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(guarantees, "ROOT", tmp_path)
+    file = tmp_path / "tests" / "test_it.py"
+    file.parent.mkdir()
+    file.write_text("@promise('a', 'It works', also=['test_other'])\ndef test_it(): ...\n")
+    with pytest.raises(ValueError, match=r"names tests that are not there, or twice: \['test_other'\]"):
+        guarantees.promises()
+    file.write_text(f"@promise('a', '{'x' * 201}')\ndef test_it(): ...\n")
+    with pytest.raises(ValueError, match="201 characters, at most 200"):
+        guarantees.promises()
+    file.write_text("@promise('a', 'It works')\ndef test_it(): ...\n")
+    with pytest.raises(ValueError, match=r"sections of the page and of tests differ: \['a'\]"):
+        guarantees.page("")
+    old = "<!-- promises: a -->\n<!-- end -->"
+    assert "| It works | `tests/test_it.py` |" in guarantees.page(old)
 
 
 @pytest.mark.parametrize("name", ["guarantees.md", "from-the-notes.md"])

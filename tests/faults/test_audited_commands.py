@@ -12,6 +12,7 @@ import pytest
 
 import samebits
 from tests.support.launching import start_python, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -102,6 +103,18 @@ def executed(events: list[Event], place: Path) -> set[str]:
     return {str(Path(text).relative_to(place)) for text in texts if Path(text).is_relative_to(place)}
 
 
+@promise(
+    "shut",
+    "`run`, `checkpoint`, `diagnose`, `watch`, `verify` and `bench` unpickle and execute nothing from a "
+    "file or a socket; ranks only what their own loader workers send, and the function of "
+    "`samebits.spawn`",
+    also=[
+        "test_verify_and_bench_unpickle_nothing",
+        "test_a_run_that_goes_on_reads_its_state_without_unpickling",
+        "test_ranks_unpickle_what_their_own_loader_workers_send",
+        "test_ranks_unpickle_the_function_of_a_spawn",
+    ],
+)
 @pytest.mark.thorough
 def test_a_run_and_the_commands_that_read_its_folder(audit: Audit) -> None:
     write_script(audit.place, SCRIPT.format(workers=0))

@@ -16,6 +16,7 @@ from samebits.protocol.journal.ring import LOST_BYTES, JournalReader, JournalWri
 from samebits.protocol.journal.signals import Event, News, read_news
 from samebits.rank.position.metrics import append_line
 from tests.support.launching import LIMIT_S, write_script
+from tests.support.promises import promise
 
 SMALL_DISK = 'mkdir -p samebits-runs && mount -t tmpfs -o size=2m none samebits-runs && "$@"; code=$?; cp -r samebits-runs kept; exit $code'
 """A shell's text: a command with its run folders on a disk of 2 MB, which are copied when it has ended."""
@@ -110,6 +111,12 @@ def test_an_exception_is_told_although_its_record_cannot_be_written(tmp_path: Pa
     assert list((folder / "failures").iterdir()) == []
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Output that cannot be written, and a full run folder, are reported once, end no training, and the "
+    "exit code is not 0",
+    also=["test_a_full_run_folder_is_said_and_ends_no_training_and_leaves_whole_lines"],
+)
 @pytest.mark.ranks
 def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('lost'); print('lost too')")

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script, start, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "The first failure is the last thing printed, once, with rank, step, line and traceback; a script "
+    "without `samebits run` has the same help",
+    also=[
+        "test_an_operation_without_a_deterministic_form_in_a_plain_script_is_followed_by_the_way_out",
+        "test_a_keyboard_interrupt_of_the_scripts_own_keeps_its_traceback",
+    ],
+)
 def test_an_exception_in_one_rank_is_one_block_and_the_last_thing_printed(tmp_path: Path) -> None:
     script = """
         import torch, torch.distributed as dist
@@ -170,6 +180,11 @@ DRIFTING = """
 """
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "Models that drift apart are found within 50 steps, at the next epoch, before a state or at the end; "
+    "all ranks start again, and the second time the run ends with exit code 2",
+)
 def test_models_that_drift_apart_a_second_time_at_the_same_step_are_the_scripts_mistake(tmp_path: Path) -> None:
     ended = run_script(tmp_path, DRIFTING, "-n", "2")
     assert ended.code == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Running, kill, start, stretched, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -56,6 +57,36 @@ def nothing_left(run: Running, limit_s: float = 1.0) -> None:
     assert [path for pid in run.seen for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "The same failure twice at one step, and an exception of the script, end a run",
+    also=[
+        "test_a_rank_killed_among_64_is_told_within_two_seconds",
+        "test_the_same_failure_at_the_same_step_stops_the_run",
+        "test_an_exception_of_the_script_stops_the_run_at_once",
+        "test_control_c_during_a_restart_leaves_nothing",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Without restarts a killed rank takes the run down within a second, one among 64 is reported within 2",
+    also=[
+        "test_a_rank_killed_among_64_is_told_within_two_seconds",
+        "test_the_same_failure_at_the_same_step_stops_the_run",
+        "test_an_exception_of_the_script_stops_the_run_at_once",
+        "test_control_c_during_a_restart_leaves_nothing",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Ctrl-C during a restart leaves nothing",
+    also=[
+        "test_a_rank_killed_among_64_is_told_within_two_seconds",
+        "test_the_same_failure_at_the_same_step_stops_the_run",
+        "test_an_exception_of_the_script_stops_the_run_at_once",
+        "test_control_c_during_a_restart_leaves_nothing",
+    ],
+)
 def test_a_killed_rank_takes_the_run_down_within_a_second(running: Running) -> None:
     kill(running.pid_of(1))
     began = time.monotonic()
@@ -71,6 +102,19 @@ def test_a_killed_rank_takes_the_run_down_within_a_second(running: Running) -> N
     nothing_left(running)
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Ctrl-C, SIGTERM, a closed terminal, `kill -9` of the launcher, of a rank, and of the caller of "
+    "`samebits.spawn` leave no process, listener, socket or shared memory",
+    also=[
+        "test_a_killed_launcher_leaves_nothing",
+        "test_a_signal_to_the_caller_leaves_nothing",
+        "test_a_killed_rank_and_its_loader_worker_leave_no_socket",
+        "test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed",
+        "test_a_launcher_that_ends_leaves_no_process_no_shared_memory_and_no_socket",
+        "test_a_kill_leaves_no_process_and_no_file",
+    ],
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_leaves_nothing(running: Running, number: signal.Signals) -> None:
     running.process.send_signal(number)

@@ -13,6 +13,7 @@ from samebits.machine.leftovers import descendants
 from samebits.machine.processes import process_state
 from samebits.testing import faults
 from tests.support.launching import killed_at_the_end, run_script, until
+from tests.support.promises import promise
 
 SCRIPT = """
 import os, sys
@@ -56,6 +57,14 @@ def run(plan, folder, rank=1):
     )
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Each fault of `samebits.testing.faults` happens once, to a real process, and a file proves it",
+    also=[
+        "test_a_process_waits_as_the_kernel_says_and_leaves_nothing",
+        "test_fault_plans.py::test_a_mistake_is_one_sentence",
+    ],
+)
 @pytest.mark.parametrize(("kind", "code"), ENDS.items())
 def test_a_process_ends_once_and_a_replacement_goes_on(kind, code, tmp_path):
     plan = f"{kind} rank=1 step=2"

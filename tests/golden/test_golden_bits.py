@@ -11,6 +11,7 @@ from tests.golden.records import differences, record_file, recorded
 from tests.golden.saving import resumed
 from tests.scripts.scenarios import batch_norm_and_dropout
 from tests.support.launching import start
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 HERE = Path(__file__).parent
@@ -21,6 +22,20 @@ TO_BE_WRITTEN = {"amd-epyc-26-2-avx512-torch-2.13.0-cpu-python-3.11.7": {"states
 """Cases whose bits stayed and whose manifests changed while such a machine was not at hand."""
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "So do the kinds of scripts above, over Gloo too, and under mixed precision",
+    also=[
+        "test_ranks_that_share_no_memory_hand_the_parameters_around",
+        "test_mixed_precision_has_the_bits_of_one_rank",
+    ],
+)
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "So do the kinds of scripts above, or they are refused in one sentence; and unusual models and loops: "
+    "checkpointed parts, LSTM, attention's fast path, autocast, lanes without backward",
+    also=["test_corners_of_models_and_loops_have_the_bits_of_one_rank"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_has_changed(case):

@@ -12,6 +12,7 @@ from samebits.machine.leftovers import SHARED_MEMORY
 from tests.support.agents import Agents, bits_alone, bits_of, training
 from tests.support.hosts import network, why_not
 from tests.support.launching import kill, until
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 STEPS = 40
@@ -25,6 +26,15 @@ def restarts(err: str) -> list[tuple[int, int]]:
     return [(int(step), int(again)) for step, again in found]
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "With several nodes a lost rank or node costs its step under `ddp`; nodes may be lost, join and leave",
+    also=[
+        "test_a_lost_node_costs_its_step",
+        "test_a_lost_node_is_named_and_the_others_go_on",
+        "test_a_node_joins_at_a_step_and_another_one_leaves",
+    ],
+)
 @pytest.mark.parametrize(
     ("ranks", "dies", "at_steps"),
     [

@@ -10,6 +10,7 @@ import pytest
 from tests.support.agents import Agents, bits_alone, bits_of, training
 from tests.support.hosts import network, why_not
 from tests.support.launching import until
+from tests.support.promises import promise
 
 pytestmark = [
     pytest.mark.ranks,
@@ -21,6 +22,12 @@ NOBODY_WAITS_LONGER_S = 10.0
 """5 s are promised, on a machine that does nothing else."""
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Of two nodes that do not reach each other both are named on all, and the script is not; one is given "
+    "up after 30 s",
+    also=["test_nobody_is_called_stalled_while_nodes_may_not_reach_each_other"],
+)
 @pytest.mark.parametrize("how", ["pair cut", "frozen"])
 def test_of_three_nodes_the_last_is_given_up_and_the_script_is_not_blamed(how: str, tmp_path: Path) -> None:
     with network(3) as hosts:

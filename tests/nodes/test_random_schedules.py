@@ -16,6 +16,7 @@ import pytest
 from tests.support.agents import Agents, bits_alone, bits_of, ranks_of, training
 from tests.support.hosts import Host, network, why_not
 from tests.support.launching import Running, kill, until
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 STEPS = 160
@@ -159,6 +160,10 @@ def want(tmp_path_factory: pytest.TempPathFactory) -> str:
 WHATS = ["rank", "node", "leave", "join", "join"]
 
 
+@promise(
+    "same-bits",
+    "Nodes that die, leave and join in the middle, at random, change no bit",
+)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.thorough if seed else ()) for seed in SEEDS])
 def test_whoever_dies_leaves_and_joins_the_bits_are_those_of_one_rank(seed: int, tmp_path: Path, want: str) -> None:
     outlives(seed, tmp_path, want, WHATS)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.agents import Agents, bits_alone, bits_of, nursery_of, training
 from tests.support.launching import Finished, kill, open_ports, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 PLAIN = """
@@ -211,6 +212,11 @@ def held(place: Path, begun: list[Agents], *words: str, nnodes: str = "2") -> Ag
     return agents
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "When node 0 of several dies, the others end with one sentence, which names its newest state, and the "
+    "same commands resume from it",
+)
 @pytest.mark.parametrize("what", ["launcher", pytest.param("nursery", marks=pytest.mark.thorough)])
 def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_commands_go_on(
     what: str, tmp_path: Path, want: str, begun: list[Agents]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.hosts import network
 from tests.support.launching import LIMIT_S, until
+from tests.support.promises import promise
 from tests.support.slurm import FREEZER, Cluster, cluster, why_not
 from tests.support.tasks import read
 
@@ -35,6 +36,14 @@ def slurm(one_cluster: Cluster) -> Iterator[Cluster]:
     one_cluster.reset()
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "A task per rank of srun, Open MPI and MPICH has the bits of one rank; a killed task ends all, and leaves nothing",
+    also=[
+        "test_a_task_per_rank_has_the_bits_of_one_and_listens_on_loopback_only",
+        "test_a_killed_task_ends_all_and_leaves_nothing_behind",
+    ],
+)
 @pytest.mark.parametrize(
     ("tasks", "sizes"),
     [(("--ntasks-per-node=2",), [2, 2]), (("--ntasks-per-node=1",), [1, 1]), (("-n", "3"), [2, 1])],
@@ -154,6 +163,10 @@ def stopped_job(slurm: Cluster, place: Path, script: str, stop: str) -> None:
     )
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "A job of SLURM whose time is nearly over is saved, goes back into the queue, and goes on with the same bits",
+)
 def test_a_job_whose_time_is_nearly_over_is_saved_and_goes_on_when_its_turn_comes_again(
     slurm: Cluster, tmp_path: Path, script: str, bits: str
 ) -> None:

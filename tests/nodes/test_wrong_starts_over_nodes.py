@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.hosts import network, why_not
 from tests.support.launching import until, write_script
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
@@ -31,6 +32,10 @@ def refusals(runs, tmp_path):
     return [next(line for line in one.err.splitlines() if line.startswith("error:")) for one in ended]
 
 
+@promise(
+    "shut",
+    "Nodes that cannot reach each other are named on every node, with the direction, before any rank starts",
+)
 def test_two_nodes_that_do_not_reach_each_other_are_named_on_all_three(tmp_path):
     with network(3) as hosts:
         hosts[2].run(["ip", "route", "add", "blackhole", hosts[1].address])

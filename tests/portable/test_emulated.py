@@ -11,6 +11,7 @@ import pytest
 from samebits.protocol.portable import portable_variables
 from samebits.rank.portable import known_answers as answers
 from tests.support.portable import CPUS, emulated, needs_emulator, needs_portable
+from tests.support.promises import promise
 
 pytestmark = [needs_portable, needs_emulator, pytest.mark.ranks]
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -43,6 +44,17 @@ def digits(folder: Path, *words: str, python: Path | None = None) -> str:
     return str(json.loads(result.read_text())["bits"]).removeprefix("sha256:")[: len(BITS_OF_TWO_EPOCHS)]
 
 
+@promise(
+    "on-every-x86-64-cpu",
+    "Known answers, a whole run, and two ranks or two nodes on different CPUs that train one model have "
+    "the same bits natively and on emulated CPUs of other kinds, where those without it differ",
+    also=[
+        "test_a_whole_run_on_an_emulated_cpu_has_the_same_bits",
+        "test_two_ranks_on_different_cpus_train_one_model",
+        "test_two_nodes_with_different_cpus_have_the_bits_of_one",
+        "test_without_it_the_emulated_cpu_has_other_bits",
+    ],
+)
 @pytest.mark.parametrize(
     "cpu", ["Haswell", *(pytest.param(cpu, marks=pytest.mark.thorough) for cpu in CPUS if cpu != "Haswell")]
 )

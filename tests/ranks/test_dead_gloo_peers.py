@@ -13,6 +13,7 @@ from samebits.rank.run import start
 from samebits.rank.transport.torch_group import GroupTransport
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.launching import until
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -57,6 +58,16 @@ def waits_for_the_dead(folder, exchange):
     (Path(folder) / f"told-{rank}").write_text(json.dumps(lost.value.is_dead))
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A rank that waits over Gloo, or inside NCCL (pretended GPUs), for one that dies is told; the one "
+    "that failed is named with its own error, memory that is used up with what lies there",
+    also=[
+        "test_under_every_strategy_the_rank_that_failed_is_named",
+        "test_memory_that_is_used_up_is_told_with_what_lies_there",
+        "test_who_waits_in_nccl_for_a_rank_that_is_killed_is_told",
+    ],
+)
 @pytest.mark.parametrize(
     "exchange", [receives, *(pytest.param(each, marks=pytest.mark.thorough) for each in (sums, gathers, meets))]
 )

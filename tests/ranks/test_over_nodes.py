@@ -28,6 +28,7 @@ from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
 from tests.scripts.staged_models import MODELS, train
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 __all__ = ["corner_cases", "embeddings"]  # they register
@@ -36,6 +37,18 @@ CPU = torch.device("cpu")
 QUICK = (scenarios.batch_norm_and_dropout, scenarios.several_backwards)
 
 
+@promise(
+    "same-bits",
+    "On several nodes, whatever ranks each has, and in both orders of a mesh: the bits of one rank, for "
+    "training, evaluation, tallies and states, and each goes on from the other's state",
+    also=[
+        "test_the_bits_do_not_depend_on_the_nodes",
+        "test_stages_over_nodes_have_the_bits_of_one_rank",
+        "test_the_last_axis_of_a_mesh_is_the_inner_one",
+        "test_training_evaluation_and_states_on_uneven_and_on_three_nodes_have_the_bits_of_one_rank",
+        "test_two_agents_train_evaluate_save_and_go_on_with_the_bits_of_one_rank",
+    ],
+)
 @pytest.mark.parametrize(
     ("scenario", "form"), list(zip(QUICK, (Form(), Form("zero1")), strict=True)), ids=["ddp", "zero1"]
 )

@@ -5,6 +5,7 @@ import pytest
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import corner_cases, embeddings, scenarios
 from tests.scripts.registration import SCENARIOS
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 __all__ = ["corner_cases", "embeddings", "scenarios"]  # they register
@@ -25,6 +26,11 @@ SCENARIO = [
 ]
 
 
+@promise(
+    "same-bits",
+    "Models, optimizers, losses and norms on 1 to 4 ranks, for 37 kinds of scripts: BatchNorm, dropout, "
+    "uneven lanes, loader workers, tied and frozen parameters, a GAN, averages, accumulation, halves",
+)
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(number, marks=pytest.mark.thorough) for number in (2, 4))])
 @pytest.mark.parametrize("scenario", SCENARIO)
 def test_the_bits_do_not_depend_on_the_number_of_ranks(scenario, ranks):

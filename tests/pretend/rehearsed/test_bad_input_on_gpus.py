@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.support.launching import run_script, start_python, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 CPU_BUILD = {"PRETENDED_BUILD": "{}"}
@@ -64,6 +65,12 @@ MIXED = """
 """
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Ranks with and without a GPU end in a sentence each; GPUs of different kinds, and memory that others "
+    "use, are named",
+    also=["test_gpus_of_different_kinds_and_memory_that_others_use_are_named"],
+)
 @pytest.mark.thorough
 def test_ranks_of_torchrun_with_and_without_a_gpu_end_in_a_sentence_each(tmp_path):
     script = write_script(tmp_path, MIXED)

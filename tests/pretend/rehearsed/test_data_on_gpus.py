@@ -10,6 +10,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.pretend.ledger import counted
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 SIZE, BATCH = 32, 8
@@ -116,6 +117,15 @@ def expected():
     return run_ranks(train, Started(1, lanes=4), host)[0]
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "Data that lies on the GPU trains as that of the host; `run.prepare` takes a model's memory once; a "
+    "model that no GPU holds trains in stages (pretended GPUs)",
+    also=[
+        "test_prepare_takes_the_memory_of_the_parameters_once",
+        "test_a_model_that_no_gpu_holds_trains_in_stages_with_the_bits_of_one_large_gpu",
+    ],
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_data_that_lies_on_the_device_trains_as_data_of_the_host(form, expected):
     assert run_ranks(train, Started(2, lanes=4), form) == [expected] * 2

@@ -21,6 +21,7 @@ from samebits.rank.transport.over_nodes import OverNodesTransport
 from samebits.rank.transport.shared_memory import SharedMemoryTransport
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.pretend.ledger import counted, counts_so_far
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -72,6 +73,16 @@ def sums():
     return found
 
 
+@promise(
+    "same-bits",
+    "On pretended GPUs a sum takes two calls of NCCL and has the bits of the tree, also with early "
+    "buckets and over two nodes; ranks that share a GPU have the bits of one",
+    also=[
+        "test_buckets_that_begin_early_take_two_calls_each_and_have_the_bits_of_one_rank",
+        "test_ranks_on_two_nodes_have_the_bits_of_one_rank",
+        "test_ranks_on_one_gpu_have_the_bits_of_one_rank",
+    ],
+)
 @pytest.mark.parametrize(
     "ranks", [pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)]
 )

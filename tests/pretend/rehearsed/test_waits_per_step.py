@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import samebits
 from samebits.testing.ranks import Started, run_ranks
 from tests.pretend.ledger import Counts, counts_so_far
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 STEPS = 4
@@ -105,6 +106,10 @@ def evaluate(make):
     return counts.waits, str(counts)
 
 
+@promise(
+    "what-verify-proves",
+    "On a GPU a step waits for nothing but what the script reads (counted on pretended GPUs)",
+)
 @pytest.mark.parametrize(
     ("make", "ranks", "strategy", "lanes", "precision", "between", "passes", "most"),
     [

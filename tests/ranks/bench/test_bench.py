@@ -18,6 +18,7 @@ from samebits.errors import UsageError
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.trials.trials import PRELOADED, Program, Trials
 from tests.support.launching import killed_at_the_end
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -103,6 +104,12 @@ def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None
     assert not (tmp_path / "untrained.safetensors").exists(), "a bench leaves the files of its user alone"
 
 
+@promise(
+    "what-verify-proves",
+    "`samebits bench` ends with 0 only when every configuration was measured; one that fails is a row "
+    "with its reason; bits that depend on the ranks are found",
+    also=["test_bits_that_depend_on_the_ranks_are_found"],
+)
 @pytest.mark.thorough
 def test_a_configuration_that_fails_is_a_row_and_the_others_go_on(measured: Bencher) -> None:
     results = measured(after="assert run.world_size == 1, 'too many'")
@@ -142,6 +149,10 @@ def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher
         measured(epochs=2)
 
 
+@promise(
+    "what-verify-proves",
+    "Ctrl-C shows what was measured so far and leaves nothing",
+)
 @pytest.mark.thorough
 def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, run_script, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -81,6 +82,27 @@ def run(tmp_path: Path, processes: int, options: str = "", text: str = TRAIN, **
     return run_script(tmp_path, text, "-n", str(processes), env={**OFFLINE, "OPTIONS": options, **more})
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "`samebits.integrations.accelerate.Accelerator`: weights and `gather_for_metrics` on 1, 2 and 4 "
+    "processes, under each launcher, with accumulation, after a kill",
+    also=[
+        "test_other_launchers_have_the_same_bits",
+        "test_accumulation_counts_in_the_lanes",
+        "test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes",
+        "test_a_script_that_counts_batches_is_told_where_processes_would_differ",
+    ],
+)
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "`save_state` resumes in the middle of an epoch on other numbers of processes",
+    also=[
+        "test_other_launchers_have_the_same_bits",
+        "test_accumulation_counts_in_the_lanes",
+        "test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes",
+        "test_a_script_that_counts_batches_is_told_where_processes_would_differ",
+    ],
+)
 def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_path: Path) -> None:
     one = told(run(tmp_path, 1))
     assert one[0].startswith("evaluated 100 ")
@@ -107,6 +129,29 @@ def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tm
     assert "The state was saved after 2 steps of epoch 1, which are 2 batches, and the script skips 3" in wrong.err
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "A state that one process saves is written by all, a loss is gathered for the log before its "
+    "backward, and a plateau steps once for each evaluation",
+    also=[
+        "test_behind_a_loop_over_batches_too_and_at_the_end",
+        "test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch",
+        "test_a_loss_is_gathered_for_the_log_before_its_backward",
+        "test_a_plateau_steps_once_for_each_evaluation",
+        "test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes",
+    ],
+)
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "After a loss as many ranks go on as divide the lanes: the same bits on 1, 2 and 4 processes",
+    also=[
+        "test_behind_a_loop_over_batches_too_and_at_the_end",
+        "test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch",
+        "test_a_loss_is_gathered_for_the_log_before_its_backward",
+        "test_a_plateau_steps_once_for_each_evaluation",
+        "test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes",
+    ],
+)
 @pytest.mark.parametrize("who", ["accelerator.is_main_process", "os.environ['RANK'] == '0'"])
 def test_a_state_that_one_process_saves_is_written_by_all(tmp_path: Path, who: str) -> None:
     alone = TRAIN.replace('accelerator.save_state("state")', f'{who} and accelerator.save_state("state")')
@@ -237,6 +282,16 @@ def test_other_launchers_have_the_same_bits(tmp_path: Path, launcher: tuple[str,
     assert re.findall(r"(?:evaluated|weights) .*", done.stdout)[-2:] == one, done.stderr
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "Both come to the numbers of the library's own class on as many processes as lanes, but for rounding; "
+    "what cannot be exact is one sentence",
+    also=[
+        "test_transformers_own_trainer_comes_to_the_same_numbers",
+        "test_accelerate.py::test_what_cannot_be_exact_is_one_sentence",
+        "test_accelerate.py::test_what_cannot_be_exact_is_one_sentence",
+    ],
+)
 @pytest.mark.thorough
 def test_accelerates_own_class_comes_to_the_same_numbers(tmp_path: Path) -> None:
     plain = TRAIN.replace("samebits.integrations.accelerate", "accelerate").replace("nn.BatchNorm1d(24)", "nn.Tanh()")

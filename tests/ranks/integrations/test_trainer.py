@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, run_script, write_script
+from tests.support.promises import promise
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.ranks
@@ -84,6 +85,37 @@ def logged(ended: Finished) -> list[str]:
     return re.findall(r"logged (.*)", ended.out)
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "`samebits.integrations.transformers.Trainer`: weights, log and evaluation, for five architectures, "
+    "after a kill, and from a checkpoint in the middle of an epoch",
+    also=[
+        "test_models_and_arguments_have_the_bits_of_one_process",
+        "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
+        "test_verify_proves_a_script_of_the_trainer",
+        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
+    ],
+)
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "`verify` proves a Trainer's script",
+    also=[
+        "test_models_and_arguments_have_the_bits_of_one_process",
+        "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
+        "test_verify_proves_a_script_of_the_trainer",
+        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
+    ],
+)
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "In half precision on GPUs losses are logged without their scale",
+    also=[
+        "test_models_and_arguments_have_the_bits_of_one_process",
+        "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
+        "test_verify_proves_a_script_of_the_trainer",
+        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
+    ],
+)
 def test_weights_and_log_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_path: Path) -> None:
     one = logged(run(tmp_path, 1))
     assert len(one) == 7

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, run_script
+from tests.support.promises import promise
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.ranks
@@ -103,6 +104,30 @@ def run(tmp_path: Path, kill: int, *kinds: str) -> Finished:
     return ended
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "What no state holds is named behind the third step, at the restart and beside the final bits, with "
+    "its line and what to write, and blocks no snapshot; what every state holds is not named",
+    also=[
+        "test_what_changes_on_another_rank_alone_is_said_by_the_first",
+        "test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins",
+        "test_a_script_that_carries_a_variable_goes_on_and_says_without_what",
+        "test_what_no_state_holds_is_named",
+        "test_what_every_state_holds_is_not_named",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "What a Trainer's callbacks, hooks and other ranks keep is named too, and what is read behind a loop "
+    "before a later one",
+    also=[
+        "test_what_changes_on_another_rank_alone_is_said_by_the_first",
+        "test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins",
+        "test_a_script_that_carries_a_variable_goes_on_and_says_without_what",
+        "test_what_no_state_holds_is_named",
+        "test_what_every_state_holds_is_not_named",
+    ],
+)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

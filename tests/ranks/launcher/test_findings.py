@@ -12,6 +12,7 @@ from samebits.launcher.diagnosis.findings import FINDINGS
 from samebits.protocol.case import Case, cases_in
 from tests.support.launching import Finished, run_script, write_script
 from tests.support.launching import said as said_in
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -120,6 +121,35 @@ STALLS = [
 ]
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "What goes wrong or slow is a finding by its cause, each provoked by a test: stalls, early leavers, "
+    "crashes, lack of memory, full disks, stragglers, starved loaders, crowded cores, NaN losses",
+    also=[
+        "test_how_a_run_failed_is_a_finding",
+        "test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks",
+        "test_one_rank_alone_that_stands_still_in_its_data_is_a_finding",
+        "test_a_full_disk_is_a_finding",
+        "test_what_makes_a_run_slow_or_wrong_is_a_finding",
+        "test_diagnose_says_why_and_what_to_do",
+        "test_every_finding_is_provoked_by_a_test",
+        "test_the_line_where_a_rank_left_too_early_is_named",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "`samebits diagnose` says why, and what to do",
+    also=[
+        "test_how_a_run_failed_is_a_finding",
+        "test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks",
+        "test_one_rank_alone_that_stands_still_in_its_data_is_a_finding",
+        "test_a_full_disk_is_a_finding",
+        "test_what_makes_a_run_slow_or_wrong_is_a_finding",
+        "test_diagnose_says_why_and_what_to_do",
+        "test_every_finding_is_provoked_by_a_test",
+        "test_the_line_where_a_rank_left_too_early_is_named",
+    ],
+)
 @pytest.mark.parametrize(("name", "script", "how", "said", "ranks"), STALLS)
 def test_ranks_that_stand_still_are_a_finding(tmp_path, name, script, how, said, ranks):
     run = run_script(tmp_path, script, "-n", "2", "--on-stall", "stop", "--stall-after", "1.5", args=(how,))
@@ -328,6 +358,10 @@ sys.exit(3 if sys.argv[1] == "frozen" else 0)  # an end of the script's own, wha
 """
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Replicas of a plain script's DDP that come apart are a finding",
+)
 @pytest.mark.parametrize(
     ("how", "steps", "options", "said"),
     [

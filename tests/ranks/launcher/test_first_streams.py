@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script, start_python, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -21,6 +22,12 @@ DRAWS = """
 """
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "A script without `samebits.init` draws other random numbers on each rank and at each start, as under "
+    "torchrun; settings that it makes too late are named",
+    also=["test_a_script_without_init_is_told_when_it_makes_its_group"],
+)
 @pytest.mark.parametrize(
     "start_as", [(), pytest.param(("--fresh",), marks=pytest.mark.thorough)], ids=["fork", "fresh"]
 )

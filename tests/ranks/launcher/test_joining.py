@@ -13,6 +13,7 @@ import torchmetrics
 import samebits
 from samebits.protocol.environment import Position, RankEnvironment, RankSettings, decode, encode
 from samebits.testing.ranks import Started, run_ranks
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -43,6 +44,22 @@ def started(command, tmp_path, hash_seed="0"):
     return done.stdout.split()
 
 
+@promise(
+    "same-bits",
+    "A script gives the same bits alone (`python train.py`) and under torchrun, over every transport, "
+    "wherever lanes are placed",
+    also=["test_a_sum_has_the_bits_of_the_tree_on_one_rank", "test_the_trees_value_does_not_depend_on_the_placement"],
+)
+@promise(
+    "never-a-silent-wrong-gradient",
+    "Ranks that hash strings differently are named at `samebits.init`; before it all draw the same under "
+    "`samebits run`; a rank that draws alone outside lanes, and a seed inside a lane, are reported once",
+    also=[
+        "test_a_script_with_init_draws_the_same_before_it_on_every_rank",
+        "test_a_rank_that_draws_alone_is_said_once",
+        "test_a_seed_inside_of_a_lane_is_said_once_at_the_loops_line",
+    ],
+)
 def test_a_script_runs_alone_and_under_torchrun_with_the_same_bits(tmp_path):
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     world, alone = started([sys.executable], tmp_path)

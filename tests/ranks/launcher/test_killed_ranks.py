@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.support.launching import Finished, run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -156,6 +157,12 @@ def undisturbed(tmp_path_factory):
 OFTEN = ("the exchange", "two at once")
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Whatever is lost (`kill -9`, a segfault), wherever the rank is, costs its step under `ddp`, at most "
+    "two: the same bits, `run.log` and tallies, each line once",
+    also=["test_a_death_in_the_middle_of_sums_spoils_none"],
+)
 @pytest.mark.parametrize(
     "where", [pytest.param(where, marks=[pytest.mark.thorough] * (where not in OFTEN)) for where in PLACES]
 )

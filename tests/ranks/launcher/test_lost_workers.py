@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -66,6 +67,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return ends(train(tmp_path_factory.mktemp("straight"), "", 1))
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A loader worker that is killed, crashes or exits costs its rank's step, and its sample is named; the "
+    "second one that dies at a sample ends the run",
+    also=[
+        "test_a_worker_that_dies_fails_its_rank_with_the_sample",
+        "test_a_sample_that_kills_each_worker_ends_the_run_with_its_number",
+    ],
+)
 @pytest.mark.parametrize(
     ("how", "ranks", "options"),
     [

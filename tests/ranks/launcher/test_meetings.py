@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script, start, start_python, stretched, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -71,6 +72,16 @@ MEETINGS = """
 """
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "`env://`, `tcp://`, `file://`, a changed `MASTER_PORT`, `TCPStore` and `FileStore` work, for "
+    "processes that ranks start too, and two jobs with the same port do not meet",
+    also=[
+        "test_compare_set_writes_only_over_what_was_expected",
+        "test_processes_that_ranks_start_meet_at_master_port",
+        "test_two_jobs_at_once_with_the_same_port_do_not_meet",
+    ],
+)
 @pytest.mark.parametrize("way", ["run", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("fresh", "spawn"))])
 def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str) -> None:
     script = write_script(tmp_path, MEETINGS)
@@ -153,6 +164,37 @@ def test_a_call_that_would_block_ends_the_run_with_one_sentence(tmp_path: Path, 
     assert time.monotonic() - began < stretched(10.0)
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "Scripts for torch.distributed.launch, plain DDP, Accelerate and Lightning Fabric run unchanged, as "
+    "one job over all ranks",
+    also=[
+        "test_a_torchrun_script_trains_one_job_over_all_ranks",
+        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
+        "test_torchruns_environment_is_complete",
+        "test_torchmetrics_sees_every_rank",
+    ],
+)
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "Torchrun's environment and `PET_` variables count",
+    also=[
+        "test_a_torchrun_script_trains_one_job_over_all_ranks",
+        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
+        "test_torchruns_environment_is_complete",
+        "test_torchmetrics_sees_every_rank",
+    ],
+)
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "Torchmetrics sees every rank",
+    also=[
+        "test_a_torchrun_script_trains_one_job_over_all_ranks",
+        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
+        "test_torchruns_environment_is_complete",
+        "test_torchmetrics_sees_every_rank",
+    ],
+)
 def test_a_script_for_torch_distributed_launch_runs_unchanged(tmp_path: Path) -> None:
     script = """
         import argparse, os

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import kill, start, stretched, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -54,6 +55,10 @@ SCRIPT = """
 OUTPUT = "[0, 1] True\nlearned True\nexit codes [0, 0]\n"
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A plain torch.multiprocessing script runs under `samebits run -n 1` as under python",
+)
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
 def test_it_runs_under_the_launcher(tmp_path: Path, method: str) -> None:
     script = write_script(tmp_path, SCRIPT)

@@ -10,6 +10,7 @@ import pytest
 
 from samebits.rank.transport.local import native
 from tests.support.launching import Running, kill, open_ports, run_script, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 has_backend = pytest.mark.skipif(
@@ -62,6 +63,14 @@ def trains(place: Path, text: str, *options: str) -> Running:
     return run
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "On one node no process of a run listens on any port; what Gloo or a script opens is on loopback",
+    also=[
+        "test_nobody_listens_at_master_port_before_a_script_wants_it",
+        "test_nobody_outside_this_machine_can_connect_to_a_run",
+    ],
+)
 @pytest.mark.parametrize(
     ("text", "options"),
     [
@@ -166,6 +175,10 @@ def test_without_the_compiled_part_ranks_meet_through_a_port_and_a_file(tmp_path
     assert (ended.code, ended.out) == (0, "met\n"), ended.err
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "`--backend` replaces the script's backend, in new groups and device meshes too",
+)
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("samebits", marks=has_backend)])
 def test_the_back_end_of_the_command_line_takes_the_place_of_the_scripts(tmp_path: Path, backend: str) -> None:
     script = """

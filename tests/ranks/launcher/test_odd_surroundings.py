@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.promises import promise
+
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
@@ -95,6 +97,11 @@ def test_a_run_works_without_its_standard_streams(tmp_path: Path, redirected: st
     assert len(trained(tmp_path)) == 2
 
 
+@promise(
+    "shut",
+    "A run trains without root, and a stuck rank is found; so do all commands",
+    also=["test_every_other_command_works_for_a_user_without_root"],
+)
 @pytest.mark.thorough
 @pytest.mark.skipif(not can(*ANOTHER_USER), reason="this system lets nobody become another user in a namespace")
 def test_a_user_without_root_trains_and_is_told_where_a_rank_is_stuck(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from samebits.rank.transport.local import native
 from tests.support.launching import Running, open_ports, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 
@@ -87,6 +88,12 @@ def ours(temporary: Path) -> list[Path]:
     return [path for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
 
+@promise(
+    "shut",
+    "While ranks train with loader workers and automatic states, no process listens on a port or an "
+    "abstract Unix socket, and other users could open nothing of the run, under umask 000 too",
+    also=["test_an_unnamed_run_leaves_private_files"],
+)
 @pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.thorough)])
 def test_other_users_find_nothing_of_a_run(tmp_path: Path, umask: int) -> None:
     temporary = tmp_path / "temporary"

@@ -17,6 +17,7 @@ import pytest
 
 from samebits.protocol.journal.ring import JournalReader
 from tests.support.launching import LIMIT_S, Finished, Running, run_script, start, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -116,6 +117,11 @@ def test_kills_at_random_instants_change_nothing(tmp_path: Path, undisturbed: ob
     assert "kept in memory" in finished.err
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A thousand kills at random instants on 2, 3, 4 and 8 ranks change nothing (`make test-thorough`)",
+    also=["test_strategies_that_start_again_from_their_newest_state_end_with_the_same_bits"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("seed", range(2, 12))

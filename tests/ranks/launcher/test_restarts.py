@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, Running, run_script, start, stretched, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -73,6 +74,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return bits(train(tmp_path_factory.mktemp("straight"), ranks=1))
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Under other strategies, and where all ranks are lost, ranks go on from the newest snapshot or state",
+    also=[
+        "test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits",
+        "test_every_strategy_goes_on_from_memory",
+        "test_an_unnamed_run_begins_again_as_often_as_it_helps",
+    ],
+)
 def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: str) -> None:
     ended = train(tmp_path, *NAMED, DIES="0:8")
     assert ended.code == 0, ended.err
@@ -128,6 +138,15 @@ def test_an_exception_of_the_script_stops_the_run_at_once(tmp_path: Path) -> Non
     assert lines_about_restarts(ended) == []
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "A script that changes RANK or WORLD_SIZE is refused; one that calls `torch.multiprocessing.spawn` "
+    "runs under `samebits run -n 1`; `--max-restarts N` restarts a plain script after any failure",
+    also=[
+        "test_a_rank_that_takes_itself_for_another_is_refused",
+        "test_a_script_that_calls_torch_spawn_itself_runs_as_under_python",
+    ],
+)
 @pytest.mark.thorough
 def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_path: Path) -> None:
     script = """

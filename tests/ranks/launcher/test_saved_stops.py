@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Running, start, start_python, stretched, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -91,6 +92,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest(folder)
 
 
+@promise(
+    "save-and-resume",
+    "SIGTERM, Ctrl-C and SIGUSR1 save the run after the current step and end it with 128 + n, under "
+    "`python` too; a second signal, or the end of `--grace`, ends it at once; handlers of the script stay",
+    also=[
+        "test_a_second_signal_ends_it_at_once_without_a_state",
+        "test_where_no_step_ends_within_the_grace_the_ranks_are_stopped",
+        "test_a_script_started_with_python_does_the_same",
+        "test_handlers_of_the_script_stay_children_end_and_no_signal_is_lost",
+    ],
+)
 def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_same_command(
     tmp_path: Path, undisturbed: str
 ) -> None:

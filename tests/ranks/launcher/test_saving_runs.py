@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script, start, stretched, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -64,6 +65,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 EVERY = ("--name", "exp1", "--save-every", "2steps", "--keep", "2")
 
 
+@promise(
+    "save-and-resume",
+    "So does one that changes its strategy there, goes to one rank from stages, is killed at random, or "
+    "was killed and starts by the same command",
+    also=[
+        "test_it_goes_on_under_another_strategy",
+        "test_a_run_goes_on_where_each_rank_holds_other_layers_and_back",
+        "test_a_run_that_is_killed_and_changes_its_ranks_ends_with_the_same_bits",
+    ],
+)
 def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     tmp_path: Path, undisturbed: str
 ) -> None:

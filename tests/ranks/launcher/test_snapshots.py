@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import Finished, run_script, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -128,6 +129,12 @@ def test_a_script_that_carries_a_variable_goes_on_and_says_without_what(tmp_path
     assert "the run has resumed without total, " in ended.err
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Under `--recover exact` ranks begin at the beginning where something is held by no state; `off` ends "
+    "the run; an unnamed run started again by hand begins at its beginning",
+    also=["test_an_unnamed_run_started_again_by_hand_begins_at_its_beginning"],
+)
 @pytest.mark.thorough
 def test_under_recover_exact_it_begins_at_the_beginning_and_has_the_undisturbed_bits(tmp_path: Path) -> None:
     carrying = TRAIN.replace("run.log(loss=step.loss)", "run.log(loss=step.loss); rate *= 0.9")
@@ -232,6 +239,39 @@ def test_ranks_that_do_not_wait_for_each_other_go_on_from_an_epochs_end(tmp_path
     assert int(str(told["step"])) % 9 == 0
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "What the body of `run.epochs` changes is not changed twice",
+    also=[
+        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
+        "test_a_killed_rank_costs_its_step_and_changes_nothing",
+        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
+        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
+        "test_the_end_is_that_of_an_undisturbed_run",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Switched layers, frozen parameters and `p.data` are as in an undisturbed run",
+    also=[
+        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
+        "test_a_killed_rank_costs_its_step_and_changes_nothing",
+        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
+        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
+        "test_the_end_is_that_of_an_undisturbed_run",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "No run resumes where names that a loop assigns are read and missing",
+    also=[
+        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
+        "test_a_killed_rank_costs_its_step_and_changes_nothing",
+        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
+        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
+        "test_the_end_is_that_of_an_undisturbed_run",
+    ],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
 def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path: Path, strategy: str) -> None:

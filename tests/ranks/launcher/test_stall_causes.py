@@ -10,6 +10,7 @@ import pytest
 
 import samebits
 from tests.support.launching import run_script, said, start_python, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -71,6 +72,10 @@ def stalled(done):
     return sentence
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "It is named with its line, and the function of a library in which that line waits",
+)
 @pytest.mark.parametrize(
     "how", ["thread", *(pytest.param(how, marks=pytest.mark.thorough) for how in CAUSES if how != "thread")]
 )
@@ -94,6 +99,16 @@ def start_without_py_spy(place: Path, *options: str):
     )
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Where its memory cannot be read a rank is asked by a signal, and goes on; a wait for gradients names "
+    "the bucket; ranks that wait for each other are named as a circle",
+    also=[
+        "test_what_was_interrupted_goes_on",
+        "test_the_bucket_and_its_first_parameter_are_noted",
+        "test_groups_that_are_used_in_crossed_order_are_told_as_a_circle",
+    ],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.thorough), "loop"])
 def test_a_rank_whose_memory_cannot_be_read_is_asked_for_its_line(tmp_path, how):

@@ -7,6 +7,7 @@ from os import kill
 import pytest
 
 from tests.support.launching import run_script, said, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -71,6 +72,28 @@ if run.is_main:
 """
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A rank that others wait for is named within seconds, with its line, when it is stopped, sleeps or "
+    "loops, in plain scripts too",
+    also=[
+        "test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_same_bits",
+        "test_a_rank_that_works_while_others_wait_is_slow",
+        "test_a_limit_of_the_person_ends_the_run",
+        "test_in_a_plain_script_the_missing_rank_is_named",
+    ],
+)
+@promise(
+    "never-stuck-nothing-left-behind",
+    "`--on-stall replace` goes on with the same bits; a rank that works is called slow and left alone, "
+    "unless `--stall-after` says otherwise",
+    also=[
+        "test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_same_bits",
+        "test_a_rank_that_works_while_others_wait_is_slow",
+        "test_a_limit_of_the_person_ends_the_run",
+        "test_in_a_plain_script_the_missing_rank_is_named",
+    ],
+)
 def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
     run = start(tmp_path, "-v", "-n", "2", write_script(tmp_path, TRAIN), "stop")
     until((tmp_path / "once").exists, "the stop")
@@ -123,6 +146,11 @@ def test_a_limit_of_the_person_ends_the_run(tmp_path):
     assert re.search(r"^FAILED +rank 1 stalled|^FAILED +stalled", done.err, re.MULTILINE), done.err
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A rank that takes longer in each step is named with the part; speed and parts are told at the end",
+    also=["test_a_rank_that_keeps_the_others_waiting_is_named_with_its_part"],
+)
 def test_a_rank_that_takes_longer_in_each_step_is_named_with_the_part(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", args=("straggle",))
     assert done.code == 0, done.err

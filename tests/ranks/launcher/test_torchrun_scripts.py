@@ -9,6 +9,7 @@ import pytest
 
 from tests.scripts.torchrun_texts import ACCELERATE, DATA, DDP, FABRIC
 from tests.support.launching import Finished, listening_addresses, run_script, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -28,6 +29,11 @@ def test_a_torchrun_script_trains_one_job_over_all_ranks(tmp_path: Path, trainer
     assert ended.err.count("without effect on one node: ") == 1
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "Plain scripts whose ranks never meet, or each make a group of one, are named",
+    also=["test_ranks_that_each_make_a_group_of_one_are_named_once_each"],
+)
 def test_ranks_that_never_meet_are_named_loudly(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "print('training')", "-n", "2", "--fresh")
     assert ended.code == 0

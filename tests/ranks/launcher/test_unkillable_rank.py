@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import start, until, write_script
+from tests.support.promises import promise
 from tests.support.slurm import FREEZER
 
 pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
@@ -34,6 +35,15 @@ def frozen():
     folder.rmdir()
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A rank that SIGKILL does not end, and a nursery that is stopped, hold up neither the end nor the "
+    "report of a failure",
+    also=[
+        "test_a_nursery_that_is_stopped_does_not_keep_a_run_from_ending",
+        "test_a_nursery_that_is_stopped_does_not_keep_a_failure_from_being_told",
+    ],
+)
 def test_a_run_ends_without_a_rank_that_the_kernel_holds(tmp_path, frozen: Path):
     run = start(tmp_path, "-n", "3", "-v", write_script(tmp_path, SCRIPT))
     until(lambda: len(list(tmp_path.glob("begun?"))) == 3, "the ranks")

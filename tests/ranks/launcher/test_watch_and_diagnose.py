@@ -8,6 +8,7 @@ import pytest
 
 from tests.ranks.launcher.test_stalls import TRAIN
 from tests.support.launching import start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -18,6 +19,15 @@ def samebits(place, *arguments):
     return done.returncode, done.stdout
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "`watch` and `diagnose` tell what each rank of a stuck run does, also when its launcher was killed; "
+    "64 ranks fit 80 x 24; what is no run is one sentence",
+    also=[
+        "test_what_is_no_run_is_one_sentence_with_a_fix",
+        "test_the_table_of_64_ranks_fits_a_terminal_and_keeps_numbers_states_and_lines",
+    ],
+)
 def test_a_stuck_run_is_told_from_outside_and_when_its_launcher_is_gone(tmp_path):
     run = start(tmp_path, "-v", "-n", "2", write_script(tmp_path, TRAIN), "sleep")
     try:

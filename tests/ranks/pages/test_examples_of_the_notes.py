@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import LIMIT_S, start
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -76,6 +77,15 @@ def unlike(expected: list[str], printed: list[str]) -> tuple[list[str], list[str
     return missing, [one for one in printed if not any(pattern.fullmatch(one) for pattern in patterns.values())]
 
 
+@promise(
+    "pages",
+    "Examples, quick starts and the migration page run, print what they say, and have the same bits on "
+    "one rank and on two",
+    also=[
+        "test_the_quick_start_has_the_same_bits_on_one_rank_and_on_two_and_its_file_loads",
+        "test_the_migration_page_quotes_its_files",
+    ],
+)
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem not in SLOW], ids=lambda path: path.stem)
 def test_an_example_prints_what_its_docstring_says(path: Path, tmp_path: Path) -> None:
     check(path, tmp_path, slice(1))

@@ -11,6 +11,7 @@ import pytest
 
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.recipes import RECIPES, ROOT, learned
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -18,6 +19,11 @@ INTENDED = {"environments"}
 """Lanes that draw on their own: the row plain cannot agree, and is accepted."""
 
 
+@promise(
+    "same-bits",
+    "The [recipes](recipes.md) learn, and `samebits verify` proves them on 1, 2, 3 and 4 ranks",
+    also=["test_verify_proves_a_recipe_on_1_2_3_and_4_ranks"],
+)
 @pytest.mark.thorough
 def test_recipes_learn_and_have_the_same_bits_on_one_rank_and_on_two() -> None:
     [alone] = run_ranks(learned, Started(1), list(RECIPES))

@@ -14,6 +14,7 @@ from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.verify.verify import Proof, verify
 from tests.scripts.verifying import nursery
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery"]
@@ -112,6 +113,22 @@ def can(*command: str) -> bool:
     return subprocess.run([*command, "true"], capture_output=True).returncode == 0
 
 
+@promise(
+    "what-verify-proves",
+    "`verify` and `bench` leave the user's files as they are, and each run begins with them, without root too",
+    also=[
+        "test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before",
+        "test_a_bench_has_views_too_and_in_place_has_none",
+    ],
+)
+@promise(
+    "what-verify-proves",
+    "Where the system gives no private view, runs work in copies, and what that does not keep apart is said first",
+    also=[
+        "test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before",
+        "test_a_bench_has_views_too_and_in_place_has_none",
+    ],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("around", [(), AS_USER], ids=["root", "user"])
 def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_with_them(

@@ -14,11 +14,22 @@ from samebits.verify.evidence import Kind
 from samebits.verify.plain import Agreement, sentence
 from tests.scripts.verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 from tests.support.launching import killed_at_the_end
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
 
 
+@promise(
+    "what-verify-proves",
+    "It ends with 0 only when it compared every bit and found no difference: each step, one left by "
+    "`break` too, what changes behind the last step, and the models before the first",
+    also=[
+        "test_a_change_behind_the_last_step_is_compared_and_named",
+        "test_a_step_whose_loop_is_left_is_compared",
+        "test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_step",
+    ],
+)
 def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(**HONEST | {"lanes": 4}))

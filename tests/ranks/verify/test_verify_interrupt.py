@@ -11,6 +11,7 @@ from samebits.verify.continued import show_continued
 from samebits.verify.interruption import Interruption, interrupt
 from tests.scripts.verifying import nursery  # noqa: F401 - a fixture
 from tests.support.launching import write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -81,6 +82,27 @@ def shown(found):
     return capture.get()
 
 
+@promise(
+    "what-verify-proves",
+    "`--interrupt K` stops a run after step K and compares the one that goes on with one that never "
+    "stopped, under `zero1` and stages too",
+    also=[
+        "test_so_does_one_whose_ranks_hold_parts",
+        "test_what_a_script_forgets_is_named",
+        "test_a_value_that_nothing_depends_on_is_only_mentioned",
+        "test_the_run_goes_on_with_the_files_of_the_first",
+    ],
+)
+@promise(
+    "what-verify-proves",
+    "What the script forgot is named with what to write, and what nothing depends on only mentioned",
+    also=[
+        "test_so_does_one_whose_ranks_hold_parts",
+        "test_what_a_script_forgets_is_named",
+        "test_a_value_that_nothing_depends_on_is_only_mentioned",
+        "test_the_run_goes_on_with_the_files_of_the_first",
+    ],
+)
 @pytest.mark.parametrize(
     ("after", "ranks", "steps"),
     [
@@ -214,6 +236,12 @@ def test_the_run_goes_on_with_the_files_of_the_first(interrupted, tmp_path):
     assert (tmp_path / "best").read_text() == "mine"
 
 
+@promise(
+    "what-verify-proves",
+    "A script that is not repeatable is not blamed for its states; what cannot be proved, and fast "
+    "numerics, are one sentence",
+    also=["test_what_cannot_be_proved_is_one_sentence", "test_verify_says_that_fast_numerics_promise_no_bits"],
+)
 @pytest.mark.thorough
 def test_a_script_that_is_not_repeatable_is_said_to_be_so(interrupted):
     found = interrupted(7, step="run.log(now=time.time()); average.update_parameters(model)")

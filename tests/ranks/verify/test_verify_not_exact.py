@@ -14,6 +14,7 @@ from samebits.protocol.arithmetic import why_not_exact
 from samebits.protocol.layout.mesh import Form
 from samebits.verify.report import show
 from samebits.verify.verify import Proof, verify
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -46,6 +47,10 @@ def text_of(result: object) -> str:
     return out.getvalue()
 
 
+@promise(
+    "strategies-that-promise-no-equal-bits",
+    "`samebits verify` says of both that they are not exact and why, blames nobody, and ends with 1 when bits differ",
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["hogwild", "dp"])
 def test_a_strategy_that_is_not_exact_is_no_fault_of_the_script(tmp_path: Path, strategy: str) -> None:

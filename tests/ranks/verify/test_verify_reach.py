@@ -13,6 +13,7 @@ from samebits.verify.plain import Agreement
 from samebits.verify.result import Result
 from tests.scripts.verifying import Verifier, named, nursery, verified
 from tests.support.launching import write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
@@ -77,6 +78,12 @@ def test_an_evaluation_that_is_left_early_is_no_proof_on_one_rank_either(verifie
     assert "was left early" in " ".join(result.not_proved())
 
 
+@promise(
+    "what-verify-proves",
+    "An end that needs more steps (an assert, a missing file) is named as not proved; a script that waits "
+    "for them is ended",
+    also=["test_a_script_that_waits_for_more_steps_is_ended"],
+)
 @pytest.mark.parametrize(
     ("slots", "why"),
     [
@@ -126,6 +133,51 @@ def test_a_step_whose_loop_is_left_is_compared(verified: Verifier) -> None:
     assert result.num_steps == 3
 
 
+@promise(
+    "what-verify-proves",
+    "A data set that remembers what it gave is named, one that caches is not blamed",
+    also=[
+        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
+        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
+        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
+        "test_lane_order.py",
+        "test_prove.py",
+    ],
+)
+@promise(
+    "what-verify-proves",
+    "A tensor that lanes hand on is named with its line, a NaN with its first place",
+    also=[
+        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
+        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
+        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
+        "test_lane_order.py",
+        "test_prove.py",
+    ],
+)
+@promise(
+    "what-verify-proves",
+    "What lanes hand on in any way gives other bits with the lanes in another order, what takes something "
+    "from every lane does not",
+    also=[
+        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
+        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
+        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
+        "test_lane_order.py",
+        "test_prove.py",
+    ],
+)
+@promise(
+    "what-verify-proves",
+    "`--prove` starts nothing that is not proved",
+    also=[
+        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
+        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
+        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
+        "test_lane_order.py",
+        "test_prove.py",
+    ],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("dataset", [KEEPS, WRITES])
 def test_a_data_set_that_remembers_is_named_although_its_first_epoch_is_right(verified: Verifier, dataset: str) -> None:
@@ -189,6 +241,15 @@ def test_nan_of_other_bits_is_told_as_nan_with_its_first_place(verified: Verifie
     assert "anything from step 2 on, where NaN begins" in " ".join(same.not_proved())
 
 
+@promise(
+    "what-verify-proves",
+    "Where lanes draw their own samples the row `plain` says that it shows nothing, with exit code 1, "
+    "unless `--accept plain` is given; a mask for each sample is no such thing",
+    also=[
+        "test_an_accepted_row_plain_says_so_and_does_not_fail",
+        "test_attention_with_a_mask_for_each_sample_is_that_of_the_whole_batch",
+    ],
+)
 @pytest.mark.thorough
 def test_samples_that_lanes_draw_for_themselves_make_the_row_plain_show_nothing(verified: Verifier) -> None:
     drawn = "at = torch.randint(44, (len(x),)); x, y = inputs[at], targets[at]"

@@ -18,6 +18,7 @@ from samebits.bench.measures import (
     stage_of,
     step_times,
 )
+from tests.support.promises import promise
 
 MS = 1_000_000
 
@@ -42,6 +43,11 @@ def test_a_step_that_one_rank_did_not_measure_is_left_out() -> None:
     assert step_times([rank(0, 1, step=4), rank(0, 1, step=5)]) == ()
 
 
+@promise(
+    "what-verify-proves",
+    "The parts of a step's time add up to it; what is within the noise gets no reason and no praise",
+    also=["test_what_is_within_the_noise_gets_no_reason_and_no_praise", "test_hogwild_is_blamed_for_no_exchange"],
+)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=9), st.lists(st.sampled_from(PARTS), min_size=9, max_size=9))
 def test_the_parts_of_a_step_add_up_to_it(edges: list[int], parts: list[str]) -> None:
     edges = sorted(edges)

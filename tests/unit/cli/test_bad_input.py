@@ -19,6 +19,7 @@ from samebits.cli.main import main
 from samebits.cli.program import check_program
 from samebits.launcher.sizing import Machine, Size, Wish, size
 from samebits.machine.cores import Cores
+from tests.support.promises import promise
 
 Prepare = Callable[[Path], object]
 
@@ -71,6 +72,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return Command(tmp_path, monkeypatch, capfd)
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Numbers of ranks or threads that cannot be, scripts and modules that cannot run, and names and "
+    "places that can be no run folder are one sentence with exit code 2; nothing is started or left",
+    also=[
+        "test_threads_of_the_environment_that_cannot_be",
+        "test_a_script_that_cannot_run_is_told_before_ranks_start",
+        "test_a_module_that_cannot_run_is_told_before_ranks_start",
+        "test_a_name_that_names_no_folder",
+        "test_a_place_where_no_run_folder_can_be",
+        "test_a_run_folder_of_another_run_stays_as_it_is",
+        "test_a_folder_that_was_removed_is_named",
+    ],
+)
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [

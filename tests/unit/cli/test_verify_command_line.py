@@ -12,6 +12,7 @@ from samebits.cli.script_words import own_first, strays
 from samebits.cli.verify import interruption_from, parse_ranks, proof_from
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Form, on_ranks
+from tests.support.promises import promise
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
 OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {
@@ -139,6 +140,11 @@ for step in run.steps(loader): ...
 """
 
 
+@promise(
+    "what-verify-proves",
+    "A word after SCRIPT that looks like one of our options is noted; Ctrl-C ends with 130 and leaves nothing",
+    also=["test_ctrl_c_ends_verify_with_130_and_leaves_nothing"],
+)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

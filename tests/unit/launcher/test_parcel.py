@@ -16,6 +16,7 @@ import torch
 import samebits
 from samebits.launcher.spawn.parcel import Parcel
 from samebits.protocol.rank_task import Header
+from tests.support.promises import promise
 
 LOCK = threading.Lock()
 
@@ -79,6 +80,10 @@ def test_a_rank_does_not_start_ranks_of_its_own(monkeypatch: pytest.MonkeyPatch)
         samebits.spawn(two, args=(1,))
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "Tensors that are arguments are shared with the caller; models are copied unless `share_memory()` was called",
+)
 def test_tensors_that_are_arguments_are_shared_and_models_are_copied() -> None:
     plain, listed = torch.zeros(3), [torch.zeros(2)]
     model, shared = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).share_memory()

@@ -7,6 +7,7 @@ import pytest
 from samebits.errors import UsageError
 from samebits.launcher.sizing import Machine, Size, Wish, size
 from samebits.machine.cores import Cores
+from tests.support.promises import promise
 
 LAPTOP = Machine(Cores(12, "affinity"), gpus=0)
 SERVER = Machine(Cores(64, "affinity"), gpus=8)
@@ -16,6 +17,15 @@ def test_two_ranks_share_twelve_cores() -> None:
     assert size(Wish("2"), LAPTOP) == Size(2, "cpu", 6, "12 cores by affinity", cores=12)
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Far more threads than cores are reported; too low a limit of open files is one sentence; the name of "
+    "a run is never taken twice",
+    also=[
+        "test_ranks_that_need_more_open_files_than_there_may_be_are_refused_with_the_way_out",
+        "test_a_run_folder_is_named_by_time_and_script_and_never_taken_twice",
+    ],
+)
 def test_far_more_threads_than_cores_are_said() -> None:
     said = "8 ranks x 4 threads on 12 cores wait for each other at every step; -n 3 is probably faster"
     assert size(Wish("8", threads=4), LAPTOP).crowded == said

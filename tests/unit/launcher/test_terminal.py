@@ -32,6 +32,7 @@ from samebits.launcher.terminal.terminal import (
 )
 from samebits.protocol.journal.gauges import Gauges
 from samebits.protocol.journal.ring import JournalWriter, Phase
+from tests.support.promises import promise
 
 
 @pytest.fixture
@@ -95,6 +96,16 @@ def test_a_reader_that_has_gone_away_does_not_end_the_run() -> None:
     os.close(writing)
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Escape codes, carriage returns and newlines from ranks, exceptions and names neither act on a "
+    "terminal nor look like a line of the launcher, in failure blocks, tables and names in files too",
+    also=[
+        "test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher",
+        "test_a_table_shows_it_so",
+        "test_a_name_in_a_file_does_not_act_on_the_terminal",
+    ],
+)
 def test_what_comes_from_elsewhere_cannot_act_on_the_terminal(screen: tuple[int, int]) -> None:
     controller, descriptor = screen
     terminal = Terminal({"NO_COLOR": "1"}, descriptor, descriptor)
@@ -109,6 +120,11 @@ def test_what_comes_from_elsewhere_cannot_act_on_the_terminal(screen: tuple[int,
     )  # fmt: skip
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Rank 0's colours stay, and what it leaves open ends before the last words; lines fit the terminal",
+    also=["test_lines_fit_the_width_of_the_terminal"],
+)
 def test_colours_of_rank_0_stay_and_what_it_leaves_open_ends_before_the_last_words(screen: tuple[int, int]) -> None:
     controller, descriptor = screen
     terminal = Terminal({"NO_COLOR": "1"}, descriptor, descriptor)

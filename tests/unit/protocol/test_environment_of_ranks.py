@@ -8,6 +8,7 @@ import pytest
 
 from samebits.errors import UsageError
 from samebits.protocol.environment import Position, check_address, decode, decode_place
+from tests.support.promises import promise
 
 TWO = {"RANK": "0", "WORLD_SIZE": "2"}
 LEFT_OVER = {
@@ -22,6 +23,12 @@ def test_what_other_launchers_left_over_makes_no_rank() -> None:
     assert decode(LEFT_OVER).position == Position()
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Variables of torchrun, Slurm and MPI that contradict each other are a `UsageError`; with all of them "
+    "left over, without a home, a locale, a terminal or a temporary folder a run works",
+    also=["test_a_run_works_in_the_oddest_surroundings_at_once"],
+)
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [

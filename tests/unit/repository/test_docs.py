@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has th
 
 from reference import PARTS  # noqa: E402
 
+from tests.support.promises import promise  # noqa: E402
+
 PAGES = sorted(
     [*ROOT.glob("*.md"), ROOT / "llms.txt", ROOT / "mkdocs.yml"]
     + [page for name in ("docs", "benchmarks", "native") for page in (ROOT / name).rglob("*.md")]
@@ -77,6 +79,16 @@ def test_code_and_notes_name_design_pages_that_are_there() -> None:
     assert dead == set()
 
 
+@promise(
+    "pages",
+    "Links lead somewhere, and the site loads nothing from the network; the README's commands exist; its "
+    "picture shows what was measured",
+    also=[
+        "test_the_readme_has_95_lines_at_most_and_names_commands_that_exist",
+        "test_in_the_data_of_the_demo_ranks_were_killed_and_losses_and_bits_are_those_of_the_undisturbed_run",
+        "test_in_the_data_of_the_picture_plain_ddp_drifts_and_samebits_does_not",
+    ],
+)
 @pytest.mark.thorough
 @with_mkdocs
 @pytest.mark.ranks

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script, write_script
+from tests.support.promises import promise
 from tests.support.several_nodes import nodes
 
 pytestmark = pytest.mark.ranks
@@ -115,6 +116,11 @@ SPAWNS = {
 }
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "In a rank of a run over nodes, and in tasks of srun and mpirun, it is refused in one sentence",
+    also=["test_ranks_and_tasks_start_no_ranks_of_their_own"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "call", [pytest.param("samebits.spawn", marks=pytest.mark.thorough), "torch.multiprocessing.spawn"]

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.launching import LIMIT_S, start, until, write_script
+from tests.support.promises import promise
 from tests.support.several_nodes import KEY, free_port
 
 pytestmark = pytest.mark.ranks
@@ -62,6 +63,15 @@ def check_second(tmp_path, more, sentence, nodes=2):
         assert "(host " in one and " cannot start: " in one
 
 
+@promise(
+    "shut",
+    "A mistake that one node finds before it connects is said on all; another key is named on node 0",
+    also=[
+        "test_a_mistake_of_the_first_node_is_said_on_those_who_wait_for_it",
+        "test_a_first_node_that_cannot_use_its_own_key_says_so_to_those_who_wait_for_it",
+        "test_another_key_is_said_on_the_first_node_which_goes_on_waiting",
+    ],
+)
 @pytest.mark.parametrize("mistake", USUAL.values(), ids=USUAL)
 def test_a_mistake_of_the_last_of_three_nodes_is_said_on_all(tmp_path, mistake):
     check_second(tmp_path, *mistake, nodes=3)

@@ -11,6 +11,7 @@ from samebits.cli.diagnose import diagnose
 from samebits.cli.watch import watch
 from samebits.protocol.run_folder import RunFolder, read_lines
 from tests.support.launching import said, until, write_script
+from tests.support.promises import promise
 from tests.support.several_nodes import nodes
 
 pytestmark = pytest.mark.ranks
@@ -73,6 +74,17 @@ def ended_well(started):
         assert done.code == 0, done.err
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "With several nodes all of this is said on all of them, with the node; a launcher that is stopped "
+    "too; ranks that exchange over a slow link are in no circle",
+    also=[
+        "test_a_rank_that_is_merely_slow_is_never_called_stalled",
+        "test_a_straggler_on_another_node_is_named_on_both",
+        "test_a_launcher_that_is_stopped_is_named_on_the_other_nodes",
+        "test_ranks_that_wait_for_anybody_while_bytes_come_are_in_a_long_exchange_and_in_no_circle",
+    ],
+)
 @pytest.mark.parametrize(
     ("how", "ranks"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import LIMIT_S, start, until, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -96,6 +97,11 @@ def check(tmp_path, case):
     assert not [name for name in left if pids & set(name.split("-"))]
 
 
+@promise(
+    "shut",
+    "Several nodes that were started wrongly say so in one sentence with exit code 2, start no rank and leave nothing",
+    also=["test_what_nodes_find_out_together_is_said_on_all_of_them"],
+)
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.thorough if one != "an unknown host" else ()) for one in LOCAL]
 )

@@ -16,6 +16,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 EPOCHS, STEPS = 3, 5
@@ -136,6 +137,16 @@ DAMAGES = {
 }
 
 
+@promise(
+    "save-and-resume",
+    "A damaged, cut, swapped or missing file (1000 flipped bits) is found and named on every rank before "
+    "anything is changed; of automatic states the one before is taken",
+    also=[
+        "test_1000_bits_that_flip_are_all_found_and_their_files_named",
+        "test_files_that_are_cut_swapped_lengthened_or_gone_are_found_and_named",
+        "test_a_damaged_file_is_named_on_every_rank_and_nothing_is_changed",
+    ],
+)
 @pytest.mark.parametrize(
     "damage",
     [one if one == "bit" else pytest.param(one, marks=pytest.mark.thorough) for one in DAMAGES],

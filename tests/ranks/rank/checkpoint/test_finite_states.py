@@ -17,6 +17,7 @@ from samebits.protocol.state_files.whole_state import not_finite_in
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -68,6 +69,12 @@ def marks(place):
     return {int(path.name.removeprefix("step-")): not_finite_in(path) for path in states.iterdir()}
 
 
+@promise(
+    "save-and-resume",
+    "A state whose weights, buffers, tracked modules or optimizer tensors are not finite is marked, never "
+    "evicts the newest finite one, and no start resumes from it without `--resume-nonfinite`",
+    also=["test_the_newest_finite_state_at_a_url_is_neither_removed_nor_passed_by"],
+)
 @pytest.mark.parametrize(
     "strategy", ["ddp", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("zero1", "model_parallel"))]
 )

@@ -26,6 +26,7 @@ from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script, start, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 EPOCHS = 4
@@ -108,6 +109,37 @@ def undisturbed():
     return run_ranks(all_kinds, Started(1), "unused", None, False)[0]
 
 
+@promise(
+    "save-and-resume",
+    "A run that stops after an epoch, or after any step, continues on 1, 2, 3, 4 or 8 ranks with the bits "
+    "of one that never stopped: models, optimizers, schedulers, averages, random numbers",
+    also=[
+        "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
+        "test_a_stopped_and_resumed_script_makes_each_epoch_once",
+        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
+        "test_it_is_the_order_of_torchs_sampler",
+    ],
+)
+@promise(
+    "save-and-resume",
+    "A sampler or buffer that a state holds goes on with the same samples, in the middle of an epoch too",
+    also=[
+        "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
+        "test_a_stopped_and_resumed_script_makes_each_epoch_once",
+        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
+        "test_it_is_the_order_of_torchs_sampler",
+    ],
+)
+@promise(
+    "save-and-resume",
+    "RandomSampler with any `num_samples` begins at once",
+    also=[
+        "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
+        "test_a_stopped_and_resumed_script_makes_each_epoch_once",
+        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
+        "test_it_is_the_order_of_torchs_sampler",
+    ],
+)
 @pytest.mark.parametrize(
     ("before", "after"),
     [(2, 3), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((1, 2), (2, 4), (4, 1)))],
@@ -143,6 +175,11 @@ def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, und
         assert {rank["cnn"]["steps"] for rank in last} == {undisturbed["cnn"]["steps"]}
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "`run.save_state` writes the bytes of one rank, and a run continues from `ddp` to `zero1` to one rank "
+    "with the same bits",
+)
 @pytest.mark.parametrize("first", [pytest.param("ddp", marks=pytest.mark.thorough), "zero1"])
 def test_a_state_is_the_same_file_under_zero1_and_goes_on_anywhere(tmp_path, undisturbed, first):
     """Saved after one epoch by the first strategy, after three by zero1 on other ranks, finished by one rank."""
@@ -286,6 +323,10 @@ def other_model(scheduler=None):
     return run, model, optimizer
 
 
+@promise(
+    "save-and-resume",
+    "What does not fit, or cannot be saved, is refused before anything is written or loaded",
+)
 def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tmp_path):
     for said, untouched, sane in run_ranks(refusals, Started(2), str(tmp_path / "state")):
         function, deep, differs, tensors, missing, not_passed, too_many, reshaped, scheduler = said
@@ -448,6 +489,15 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     assert "after 2 epochs of earlier starts" in second.err
 
 
+@promise(
+    "save-and-resume",
+    "`samebits verify` neither reads the states of a script nor writes its states; the command line beats "
+    "what the script says about states, option by option",
+    also=[
+        "test_the_command_line_beats_the_script_option_by_option",
+        "test_the_variable_for_all_run_folders_counts_for_the_script_too",
+    ],
+)
 @pytest.mark.thorough
 def test_verify_neither_reads_nor_writes_the_states_and_weights_of_the_user(tmp_path):
     write_script(tmp_path, SCRIPT)

@@ -25,6 +25,7 @@ from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import kill, run_script, start, until, write_script
 from tests.support.notices import Heard
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -144,6 +145,17 @@ def states(place):
     return [int(path.name[5:]) for path in found]
 
 
+@promise(
+    "save-and-resume",
+    "Steps go on while an automatic state is written, the end waits for it, every rank copies a share, "
+    "and the files are those of one rank",
+    also=[
+        "test_every_rank_copies_a_share_and_the_files_are_those_of_one_rank",
+        "test_each_byte_is_copied_once_by_a_rank_that_holds_it",
+        "test_a_state_that_is_due_while_another_is_written_waits_for_it_and_says_so",
+        "test_where_no_memory_is_states_are_written_at_once_and_old_ones_removed",
+    ],
+)
 def test_steps_go_on_while_a_state_is_written_and_the_end_waits_for_it(tmp_path):
     (tmp_path / "straight").mkdir()
     (tmp_path / "stopped").mkdir()
@@ -297,6 +309,17 @@ def bits_of(place, *options, victim, when=0, every="epoch"):
     return ended.bits
 
 
+@promise(
+    "save-and-resume",
+    "A kill of a rank, the launcher or the process that writes costs that state at most; what cannot be "
+    "written is told, and the next one is written",
+    also=[
+        "test_a_state_that_cannot_be_written_is_told_and_the_next_one_is_written",
+        "test_a_kill_leaves_no_process_and_the_state_before",
+        "test_a_run_goes_on_and_saves_the_next_step_when_the_process_that_writes_is_killed",
+        "test_a_process_that_ended_between_two_states_costs_none",
+    ],
+)
 @pytest.mark.parametrize(
     ("victim", "every"),
     [

@@ -19,6 +19,7 @@ from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.notices import Heard
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 EPOCHS, STEPS = 2, 5
@@ -98,6 +99,19 @@ def states_of(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@promise(
+    "save-and-resume",
+    "States at URLs: a named run goes on on another machine, from S3 too, whatever call of an upload "
+    "failed; only files of ours are removed there; another URL than before is another place",
+    also=[
+        "test_a_state_that_the_script_saves_to_a_url_is_gone_on_from",
+        "test_another_url_than_before_is_another_place_beside_the_disk",
+        "test_a_run_killed_in_the_middle_of_an_upload_goes_on_on_another_machine",
+        "test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works",
+        "test_a_copy_to_a_url_that_is_killed_or_fails_at_any_call_leaves_the_older_or_the_newer_state",
+        "test_a_manifest_of_somebody_else_stays_and_so_do_weights_beside_a_state",
+    ],
+)
 def test_a_named_run_goes_on_on_another_machine_from_its_states_at_a_url(tmp_path, undisturbed):
     """Another machine has no run folder; the first one, which is behind, takes the newer states of the other."""
     here, there, runs = tmp_path / "here", tmp_path / "there", f"file://{tmp_path}/runs"
@@ -148,6 +162,18 @@ def test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too(tmp_path, un
     assert any(f"the newest state is {runs}/exp1/step-00000003, which is copied to" in one for one in notices)
 
 
+@promise(
+    "save-and-resume",
+    "A URL that fails, or cannot be, is one sentence, and training goes on; damaged copies are left out, "
+    "hostile ones refused; no message has a credential",
+    also=[
+        "test_a_store_that_does_not_answer_is_one_sentence",
+        "test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too",
+        "test_a_hostile_manifest_is_refused_and_nothing_is_written_outside_of_the_folder",
+        "test_no_message_has_a_credential",
+        "test_what_can_be_known_of_a_url_is_said_before_anything_starts",
+    ],
+)
 def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the_disk(tmp_path, undisturbed):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "exp1").write_text("a file is in the way")
@@ -163,6 +189,18 @@ def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the
     assert states_of(tmp_path / "here" / "samebits-runs" / "exp1" / "states") == ["step-00000009", "step-00000010"]
 
 
+@promise(
+    "save-and-resume",
+    "`samebits checkpoint` shows, verifies, compares and exports states, at URLs too; what is no state is one sentence",
+    also=[
+        "test_diff_compares_bits_and_states_of_one_and_two_ranks_have_the_same",
+        "test_verify_finds_a_bit_that_flips_and_names_the_file",
+        "test_export_writes_weights_that_torch_and_safetensors_read",
+        "test_an_export_that_cannot_be_written_leaves_what_was_there",
+        "test_what_is_no_state_is_one_sentence_with_a_fix",
+        "test_a_hostile_state_is_refused_by_the_checks_of_the_loader",
+    ],
+)
 def test_checkpoint_commands_take_urls(tmp_path, monkeypatch, capsys):
     runs = f"file://{tmp_path}/runs"
     run_ranks(train, Started(2), str(tmp_path / "here"), None, runs, "epoch")

@@ -14,6 +14,7 @@ from samebits.protocol.layout.mesh import Form
 from samebits.rank.checkpoint.weights.export import export
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -78,6 +79,16 @@ def names_in(path):
         return [*file.keys()], file.metadata()
 
 
+@promise(
+    "files",
+    "Tied weights are in a state once; a script that ties them no longer, or only now, gets what was "
+    "saved or is refused with one sentence; older states with both names are loaded",
+    also=[
+        "test_a_script_whose_weights_are_no_longer_tied_gets_each_value_and_one_with_its_optimizer_is_refused",
+        "test_a_script_whose_weights_are_now_tied_is_refused_where_they_have_different_values",
+        "test_an_older_state_that_has_tied_weights_twice_is_loaded",
+    ],
+)
 @pytest.mark.parametrize(
     "started",
     [

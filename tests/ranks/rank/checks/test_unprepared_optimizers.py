@@ -8,6 +8,7 @@ import samebits
 from samebits.protocol.layout.mesh import Form
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import unprepared
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -48,6 +49,12 @@ REFUSED = {
 }
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "An optimizer that steps a tensor which got a gradient inside lanes and belongs to nothing prepared "
+    "raises; once prepared it has the same bits",
+    also=["test_a_prepared_parameter_without_a_module_has_the_same_bits"],
+)
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize(
     ("ranks", "lanes"), [(2, 4), *(pytest.param(1, lanes, marks=pytest.mark.thorough) for lanes in (1, 4))]

@@ -24,6 +24,7 @@ from samebits.launcher.states.description import describe
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.notices import Heard
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 SAMPLES, BATCH = 50, 12
@@ -114,6 +115,16 @@ def train_all(place, kinds, workers=0, stop_after=None):
     return {kind: train(place, kind, workers, stop_after) for kind in kinds}
 
 
+@promise(
+    "samples",
+    "Streams and samplers that are stopped inside an epoch go on on other ranks and workers with each "
+    "sample once, by the data set's `load_state_dict` or by reading, and fetch none that was used",
+    also=[
+        "test_a_data_set_that_knows_where_it_is_reads_nothing_again",
+        "test_one_that_goes_on_with_other_samples_is_read_again",
+        "test_going_on_in_an_epoch_of_a_million_samples_fetches_only_what_it_trains_on",
+    ],
+)
 @pytest.mark.parametrize(
     "kinds",
     [

@@ -18,6 +18,7 @@ from samebits.verify.report import sentences
 from samebits.verify.verify import Proof, verify
 from tests.scripts import scenarios
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -42,6 +43,12 @@ run.print(out.dtype, torch.are_deterministic_algorithms_enabled(), torch.backend
 """
 
 
+@promise(
+    "what-was-decided",
+    "Seed, precision, numerics and every flag are printed in one line and recorded in `decided.json`; the "
+    "command line beats the script",
+    also=["test_exact_numerics_are_the_default_and_every_flag_is_recorded"],
+)
 def test_what_was_decided_is_printed_and_recorded_and_the_command_line_wins(tmp_path):
     run = run_script(tmp_path, SCRIPT.format(numerics="exact"), "-n", "2", "--precision", "bf16", "--numerics", "fast")
     assert run.code == 0, run.err
@@ -104,6 +111,10 @@ def both_numerics():
     return weights("exact"), weights("fast")
 
 
+@promise(
+    "what-was-decided",
+    '`numerics="fast"` gives the same gradient up to rounding, and equal replicas',
+)
 @pytest.mark.thorough
 def test_fast_numerics_add_up_the_same_gradient_on_every_rank():
     [((exact, _), (alone, _))] = run_ranks(both_numerics, Started(1))
@@ -164,6 +175,12 @@ print("rank ends")
 """
 
 
+@promise(
+    "what-was-decided",
+    "Lines of a script that would undo exact numerics are taken back when the next step or evaluation "
+    "begins, and named once; a loop that is left early leaves autocast",
+    also=["test_a_loop_that_is_left_early_leaves_autocast_too"],
+)
 @pytest.mark.parametrize(
     ("numerics", "seen", "kept"),
     [

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.launching import Finished, run_script, write_script
 from tests.support.portable import needs_portable
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, needs_portable]
 
@@ -46,6 +47,10 @@ def loss(ended: Finished) -> str:
     return str(found)
 
 
+@promise(
+    "on-every-x86-64-cpu",
+    "Every exact strategy, on every number of ranks and after a kill, has the bits of one rank",
+)
 def test_the_bits_are_those_of_every_strategy(tmp_path: Path) -> None:
     one = run_script(tmp_path, TRAIN, "-n", "1")
     assert re.search(

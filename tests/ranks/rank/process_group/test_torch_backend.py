@@ -23,6 +23,7 @@ from samebits.testing.ranks import Started, run_ranks
 from samebits.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from tests.scripts.collectives import fuzz
 from tests.support.launching import run_script, stretched, until
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -44,6 +45,12 @@ def random_collectives(folder, seed, rounds):
     dist.destroy_process_group()
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Every collective gives the right numbers: random operations, dtypes, sizes from 0, groups, strided "
+    "tensors, async or not, compared with Gloo; so do reductions that only Gloo or NCCL accept",
+    also=["test_reductions_lists_and_calls_are_those_of_gloo_and_nccl_and_are_shown_as_theirs"],
+)
 @pytest.mark.parametrize(
     ("ranks", "seed", "rounds"),
     [(3, 1, 3), *(pytest.param(n, s, 6, marks=pytest.mark.thorough) for n, s in ((2, 0), (3, 3), (4, 4)))],
@@ -85,6 +92,12 @@ def mistakes_of_one_rank(folder):
     assert ones.tolist() == [2, 2, 2]
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A call that can never be right raises one sentence, and the group keeps working; a tensor that "
+    "stands in for another is exchanged or refused",
+    also=["test_a_tensor_without_numbers_is_refused"],
+)
 def test_a_call_that_cannot_be_right_says_so_and_the_group_goes_on(tmp_path):
     run_ranks(mistakes_of_one_rank, Started(2), str(tmp_path))
 
@@ -142,6 +155,12 @@ def disagreements(folder):
     dist.barrier()
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Ranks that call different operations, sizes, dtypes, roots, or calls in a different order all raise, "
+    "with both source lines",
+    also=["test_swapped_calls_other_shapes_messages_and_groups_raise_on_every_rank_with_both_lines"],
+)
 def test_ranks_that_call_different_operations_all_raise_and_name_both_source_lines(tmp_path):
     run_ranks(disagreements, Started(2), str(tmp_path))
 
@@ -252,6 +271,16 @@ def dies(folder):
     Path(folder, f"told-{rank}").write_text(f"{time.monotonic()} {text}")
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A rank that dies inside a collective, or before it makes a group, is named by all others within 0.2 "
+    "s; a timeout names the late rank, and so does `monitored_barrier`",
+    also=[
+        "test_a_rank_that_dies_before_it_makes_a_group_is_named_at_once",
+        "test_a_timeout_names_the_rank_that_is_late",
+        "test_reductions_lists_and_calls_are_those_of_gloo_and_nccl_and_are_shown_as_theirs",
+    ],
+)
 def test_a_rank_that_dies_is_named_by_all_others_within_a_fifth_of_a_second(tmp_path):
     with pytest.raises(AssertionError, match="rank 2 failed"):
         run_ranks(dies, Started(3), str(tmp_path))
@@ -447,6 +476,37 @@ def test_ranks_meet_under_samebits_run_and_a_mistake_is_one_sentence(tmp_path):
     assert "Traceback" not in ended.err
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Ranks meet under `samebits run`, torchrun and `mp.spawn`",
+    also=[
+        "test_groups_begin_and_end_and_begin_again",
+        "test_threads_use_groups_of_their_own_at_the_same_time",
+        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
+        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
+    ],
+)
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Groups end and begin again over the same store, threads use their own, sub-groups are agreed on by "
+    "their ranks alone",
+    also=[
+        "test_groups_begin_and_end_and_begin_again",
+        "test_threads_use_groups_of_their_own_at_the_same_time",
+        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
+        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
+    ],
+)
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A rank has one descriptor for each other rank, and nothing is left in shared memory",
+    also=[
+        "test_groups_begin_and_end_and_begin_again",
+        "test_threads_use_groups_of_their_own_at_the_same_time",
+        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
+        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
+    ],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ["torchrun", "spawn"])
 def test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory(tmp_path, way):

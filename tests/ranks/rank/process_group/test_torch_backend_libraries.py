@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.torchrun_texts import ACCELERATE, DATA, FABRIC
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -130,6 +131,15 @@ def join_and_zero(folder):
     optimizer.consolidate_state_dict(0)
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "DDP with its options and hooks, functional collectives, DTensor, FSDP2, DCP, torchmetrics, "
+    "Accelerate and Fabric work over it",
+    also=[
+        "test_functional_collectives_dtensor_fsdp2_checkpoints_and_metrics_work",
+        "test_accelerate_and_fabric_train_one_job_over_it",
+    ],
+)
 @pytest.mark.parametrize("chosen", [(0, 4, 7), pytest.param((1, 2, 3, 5, 6), marks=pytest.mark.thorough)])
 def test_ddp_trains_as_over_gloo_with_its_options_and_hooks(tmp_path, chosen):
     run_ranks(ddp, Started(2), str(tmp_path), chosen)

@@ -17,6 +17,7 @@ from samebits.rank.process_group import group, self_test
 from samebits.rank.transport.local import shared_store
 from samebits.testing.ranks import Started, run_ranks
 from tests.support.launching import Finished, run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -58,6 +59,37 @@ def in_folder(folder: Path, script: str, *options: str) -> Finished:
     return run_script(folder, script, *options)
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A torch that breaks the backend is found before the ranks join",
+    also=[
+        "test_asking_for_the_back_end_is_one_sentence",
+        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
+        "test_private_places_of_torch_are_named_in_one_file_only",
+        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
+    ],
+)
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Where torch breaks the backend, a run goes over Gloo with the same bits and says so once, and "
+    "`samebits doctor` makes the same trial",
+    also=[
+        "test_asking_for_the_back_end_is_one_sentence",
+        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
+        "test_private_places_of_torch_are_named_in_one_file_only",
+        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
+    ],
+)
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Private names of torch stand in one file",
+    also=[
+        "test_asking_for_the_back_end_is_one_sentence",
+        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
+        "test_private_places_of_torch_are_named_in_one_file_only",
+        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
+    ],
+)
 def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: Path) -> None:
     fits, broken = (in_folder(tmp_path / name, begin + TRAIN, "-n", "2") for name, begin in (("a", ""), ("b", BREAK)))
     assert (fits.code, broken.code) == (0, 0), broken.err

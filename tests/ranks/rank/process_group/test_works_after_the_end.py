@@ -14,6 +14,7 @@ import torch.distributed as dist
 from samebits.rank.process_group import exchange
 from samebits.testing.ranks import Started, run_ranks
 from samebits.torch_backend import CollectiveMisused, CollectivePeerLost
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -50,6 +51,11 @@ def values(folder):
                 assert torch.equal(tensor, torch.full((count,), value))
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A work that is waited for after `destroy_process_group` has its value, or one error says so",
+    also=["test_a_work_that_cannot_be_finished_raises_one_clear_error_and_holds_nobody_up"],
+)
 def test_a_work_that_is_waited_for_after_the_end_of_its_group_has_its_value(tmp_path):
     run_ranks(values, Started(2), str(tmp_path))
 

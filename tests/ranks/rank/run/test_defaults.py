@@ -5,6 +5,7 @@ import os
 import pytest
 
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -38,6 +39,15 @@ def trained(place, *options, steps=99):
     return finished.out, finished.err
 
 
+@promise(
+    "same-bits",
+    "A script that names neither lanes nor threads has the same bits on 1, 2, 3 and 4 ranks of a machine, "
+    "and a run that resumes keeps those of its state",
+    also=[
+        "test_a_run_that_resumes_keeps_the_lanes_and_threads_of_its_state",
+        "test_one_to_four_ranks_have_the_same_lanes_and_threads_where_lanes_move",
+    ],
+)
 def test_a_script_that_names_nothing_has_the_same_bits_on_one_to_four_ranks(tmp_path):
     results = [trained(tmp_path / str(ranks), "-n", str(ranks)) for ranks in (1, 2, 3, 4)]
     assert len({out for out, _ in results}) == 1

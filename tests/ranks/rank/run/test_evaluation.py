@@ -17,6 +17,7 @@ import samebits
 from samebits.rank.process_group.group import num_exchanges, register
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -51,6 +52,34 @@ def plain_loop(lanes):
     return total / len(test), count == len(test), sizes, sum(whole) / len(whole)
 
 
+@promise(
+    "samples",
+    "Evaluation sees each sample once, and `run.gather` gives them in data-set order",
+    also=[
+        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
+        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
+        "test_same_bits.py",
+    ],
+)
+@promise(
+    "samples",
+    "On one rank a plain evaluation loop sees what it sees without samebits",
+    also=[
+        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
+        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
+        "test_same_bits.py",
+    ],
+)
+@promise(
+    "samples",
+    "`loader.first(k)` gives the same first k batches on any number of ranks, of a stream too, and what a "
+    "loop that is left early has seen is refused where several ranks put it together",
+    also=[
+        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
+        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
+        "test_same_bits.py",
+    ],
+)
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_on_one_rank_a_plain_evaluation_loop_sees_what_it_sees_without_samebits(lanes):
     [(loss, is_whole, sizes, expected)] = run_ranks(plain_loop, Started(1), lanes)
@@ -108,6 +137,28 @@ def forgets(how):
     return right
 
 
+@promise(
+    "samples",
+    "Numbers of one rank's share that were not combined, evaluations that were left early, and a path "
+    "that several ranks write are reported once",
+    also=[
+        "test_a_path_that_several_ranks_write_is_said_once_with_its_line",
+        "test_numbers_of_a_loop_that_is_left_early_are_said_once",
+        "test_what_a_loop_leaves_out_is_said_once",
+        "test_a_loss_that_reaches_no_parameter_is_told_once",
+    ],
+)
+@promise(
+    "samples",
+    "Loops without `run.backward`, `optimizer.step()` or `zero_grad()`, or whose loss reaches no "
+    "parameter, are reported once",
+    also=[
+        "test_a_path_that_several_ranks_write_is_said_once_with_its_line",
+        "test_numbers_of_a_loop_that_is_left_early_are_said_once",
+        "test_what_a_loop_leaves_out_is_said_once",
+        "test_a_loss_that_reaches_no_parameter_is_told_once",
+    ],
+)
 @pytest.mark.parametrize("how", ["nothing", "tally elsewhere", "sampler exchanges"])
 def test_numbers_of_one_ranks_share_are_said_once_at_their_line(how):
     said = lines_with("this loop saw", forgets, 2, how)

@@ -8,12 +8,33 @@ from samebits.protocol.layout.mesh import Form
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
 from tests.scripts.refused_preparations import REFUSED
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
 SENTENCES = MISTAKES | REFUSED
 
 
+@promise(
+    "samples",
+    "Ranks that would train on different data, or in a different order, are stopped before the first step",
+)
+@promise(
+    "never-a-silent-wrong-gradient",
+    "59 mistakes (a bare `loss.backward()`, `optimizer.step()` inside lanes, a loop left early, ranks "
+    "that disagree, …) raise one sentence with the fix on every rank",
+    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
+)
+@promise(
+    "never-a-silent-wrong-gradient",
+    "A launched script never trains alone in silence",
+    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
+)
+@promise(
+    "never-a-silent-wrong-gradient",
+    "A collective of `torch.distributed` inside a lane is one sentence too, over any back end and on one rank",
+    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
+)
 @pytest.mark.parametrize(
     "mistake",
     [pytest.param(one, id=one.__name__, marks=[pytest.mark.thorough] * (one in REFUSED)) for one in SENTENCES],

@@ -10,6 +10,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -53,6 +54,15 @@ def both(kind, optimizer_name, clip):
     return digest_of(plain), digest_of(prepared)
 
 
+@promise(
+    "same-bits",
+    "With one lane and no randomness, the bits are those of the plain PyTorch loop (the sign of a zero in "
+    "a gradient may differ); SGD, Adagrad and SparseAdam with `sparse=True` and `16-mixed` included",
+    also=[
+        "test_rows_over_ranks.py::test_one_lane_has_the_bits_of_the_plain_loop",
+        "test_one_lane_under_16_mixed_has_the_bits_of_torchs_own_scaler",
+    ],
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize("clip", [False, True], ids=["", "clipped"])
@@ -77,6 +87,11 @@ def clipped_norms():
     return norms
 
 
+@promise(
+    "same-bits",
+    "`torch.nn.utils.clip_grad_norm_` on the parameters sees the single-device norm; "
+    "`run.clip_grad_norm_` has the same bits everywhere",
+)
 def test_torchs_own_clip_sees_the_single_device_norm():
     [alone] = run_ranks(clipped_norms, Started(1))
     for ours, torchs, after in alone:

@@ -13,6 +13,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -136,6 +137,10 @@ def halved():
     return digest_of(model), str(model[1].weight.dtype)
 
 
+@promise(
+    "same-bits",
+    "A model may be loaded into, moved, extended or changed in dtype after `prepare`",
+)
 @pytest.mark.parametrize("change", [loading, moved_values, other_strides, new_layer, halved], ids=lambda f: f.__name__)
 def test_a_model_may_change_after_prepare(change):
     [alone] = run_ranks(change, Started(1))
@@ -185,6 +190,12 @@ def held_gradient():
     return all(torch.equal(gradient, then) for gradient, then in kept)
 
 
+@promise(
+    "same-bits",
+    "A gradient that the script keeps is not overwritten; views of parameters and buffers taken before "
+    "`prepare` keep showing them, or (`hogwild`, stages) are refused",
+    also=["test_views_of_parameters_and_buffers_still_show_them", "test_where_memory_has_to_move_it_is_one_sentence"],
+)
 def test_a_gradient_that_the_script_keeps_stays():
     assert all(run_ranks(held_gradient, Started(2)))
 
@@ -198,6 +209,12 @@ def weights_round_trip(path):
     return digest_of(model) == digest_of(other)
 
 
+@promise(
+    "files",
+    "`run.save_weights` writes plain safetensors with single-device keys, atomically; what cannot be "
+    "written raises on every rank",
+    also=["test_what_cannot_be_written_raises_on_every_rank"],
+)
 def test_weights_are_plain_safetensors_with_single_device_keys(tmp_path):
     from safetensors.torch import load_file
 

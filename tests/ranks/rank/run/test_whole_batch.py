@@ -6,10 +6,22 @@ import torch
 from samebits.protocol.layout.mesh import Form
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import whole_batches
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
 
+@promise(
+    "same-bits",
+    "A loss over the whole batch (`over_batch=`), and losses divided by counts of the whole batch "
+    "(`counts=`), are those of one device, to rounding, with the same bits on any number of ranks",
+    also=[
+        "test_two_losses_with_two_counts_are_those_of_one_device",
+        "test_counts_out_of_the_forward_are_those_of_one_device",
+        "test_bits_with_counts_out_of_the_forward_do_not_depend_on_the_ranks",
+        "test_a_kill_behind_the_look_leaves_the_bits",
+    ],
+)
 def test_a_contrastive_loss_is_that_of_one_device():
     [(losses, values)] = run_ranks(whole_batches.plain, Started(1))
     [one_lane] = run_ranks(whole_batches.train, Started(1), 1)

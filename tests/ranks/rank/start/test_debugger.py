@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import LIMIT_S, start, write_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -35,6 +36,10 @@ def read_until(terminal: int, text: str) -> str:
     return shown.decode()
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "`breakpoint()` works in rank 0 while the others wait",
+)
 @pytest.mark.thorough
 def test_commands_from_a_pipe_reach_rank_0(tmp_path: Path) -> None:
     run = start(tmp_path, "-n", "2", write_script(tmp_path, SCRIPT), stdin=subprocess.PIPE)

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import samebits
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -50,6 +51,11 @@ def guarded(call, following, path):
         NEXT[following](run, model, loader)
 
 
+@promise(
+    "files",
+    "`if run.is_main:` around a call of all ranks is one sentence with both lines on every rank, and "
+    "nothing is written",
+)
 @pytest.mark.parametrize(
     ("call", "following"),
     [

@@ -25,6 +25,7 @@ from samebits.testing.digests import digest_of
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -72,6 +73,16 @@ def sizes(text: str, where: str) -> list[int]:
     return [int(before) for before, _ in found]
 
 
+@promise(
+    "strategies-that-promise-no-equal-bits",
+    "`dp`: a batch of 30 is 15 + 15 inside the model; scatter and gather by torch's rules; all gradients "
+    "arrive; a replica's exception names it",
+    also=[
+        "test_calls_are_scattered_and_outputs_gathered_by_torchs_rules",
+        "test_gradients_of_all_replicas_arrive_and_the_whole_batch_is_learned_from",
+        "test_an_exception_of_a_replica_names_it",
+    ],
+)
 @pytest.mark.thorough
 def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
     buffers = {

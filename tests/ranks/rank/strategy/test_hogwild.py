@@ -20,6 +20,7 @@ from samebits.testing.digests import digest_of
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import Finished, start
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -84,6 +85,16 @@ def one_memory():
     return told, places, seen, losses, updates
 
 
+@promise(
+    "strategies-that-promise-no-equal-bits",
+    "`hogwild`: all ranks train one copy of the model, each sample once per epoch; no rank waits inside "
+    "an epoch; the digits are learned as by `single`; on one rank it has its bits",
+    also=[
+        "test_no_rank_waits_for_another_inside_an_epoch",
+        "test_digits_reach_the_accuracy_of_single_within_the_margin",
+        "test_on_one_rank_hogwild_has_the_bits_of_single",
+    ],
+)
 def test_all_ranks_train_one_copy_of_the_model_on_samples_of_their_own():
     first, second = run_ranks(one_memory, Started(2, form=HOGWILD))
     assert first[:2] == second[:2]
@@ -189,6 +200,12 @@ def saved_and_resumed(place, resume):
     return digest_of(model), digest_of(optimizer)
 
 
+@promise(
+    "strategies-that-promise-no-equal-bits",
+    "`run.save_state` under `hogwild` writes the shared model and rank 0's optimizer; memory that the "
+    "system refuses is one sentence",
+    also=["test_memory_that_the_system_refuses_is_one_sentence"],
+)
 def test_a_saved_state_has_the_shared_model_and_the_optimizer_of_rank_0(tmp_path):
     first, second = run_ranks(saved_and_resumed, Started(2, form=HOGWILD), str(tmp_path / "state"), False)
     assert first[0] == second[0]

@@ -5,10 +5,17 @@ import pytest
 from samebits.protocol.layout.mesh import Form
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import precisions
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
 
+@promise(
+    "same-bits",
+    "Mixed precision (with overflows, clipping, a GAN, a script's own autocast or GradScaler) has the "
+    "same bits on 1, 2 and 4 ranks and in stages; an update that overflowed is skipped on every rank",
+    also=["test_a_model_in_stages_has_the_bits_of_one_rank_and_skips_together"],
+)
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_mixed_precision_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     [alone] = run_ranks(precisions.every_precision, Started(1))

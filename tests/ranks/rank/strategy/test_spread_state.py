@@ -15,6 +15,7 @@ from samebits.rank.run import ending
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -93,6 +94,12 @@ def loading(folder, is_spread):
     return list(held), [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]
 
 
+@promise(
+    "save-and-resume",
+    "States go by the names of parameters, have the same bytes from ranks that hold different layers, and "
+    "every value comes back with its type and its bits; what would need pickle is refused by its path",
+    also=["test_groups_and_parameters_may_come_in_another_order", "test_every_value_comes_back_exactly"],
+)
 def test_a_spread_model_is_saved_whole_and_each_rank_loads_its_own(tmp_path):
     assert run_ranks(saving, Started(2), str(tmp_path)) == [2, 4]
     assert hashes(tmp_path)["whole.safetensors"] == hashes(tmp_path)["spread.safetensors"]

@@ -9,6 +9,7 @@ from tests.scripts.staged_mistakes import MISTAKES
 from tests.scripts.staged_models import train
 from tests.scripts.staged_others import MODELS_OF_OTHERS
 from tests.scripts.uncuttable_models import UNCUTTABLE
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -28,6 +29,12 @@ FORMS = [
 ]
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "`model_parallel` and `pipeline` (GPipe, 1F1B), also times `ddp`, have the bits of one rank: "
+    "parameters, optimizer state, buffers, losses, norms, evaluation; each rank holds its layers only",
+    also=["test_a_pipeline_has_the_bits_of_one_rank"],
+)
 @pytest.mark.parametrize(
     ("which", "in_one_call"),
     [
@@ -81,6 +88,17 @@ def test_hooks_that_look_at_gradients_see_those_of_one_lane_as_on_one_rank(strat
     compare_each(strategy, {name: CORNERS[name] for name in ("hooks_that_write", "module_hooks_that_look")})
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Cutting leaves no trace: forward is called as often as on one rank",
+    also=["test_a_watched_call_is_the_call_itself"],
+)
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Tied weights, blocks called several times, encoders with decoders, and results that are dicts, "
+    "dataclasses or the model's own class work",
+    also=["test_a_watched_call_is_the_call_itself"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
 def test_models_of_other_people_have_the_bits_of_one_rank(strategy):
@@ -96,6 +114,11 @@ def compare_each(strategy, corners):
         assert len(results[0][name]["held"]) < len(expected["held"]), name
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "What needs another stage's parameters, optimizers that look at several parameters at once, and "
+    "models that cannot be cut raise one sentence",
+)
 @pytest.mark.parametrize(
     "mistake",
     [

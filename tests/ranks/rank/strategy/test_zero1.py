@@ -15,6 +15,7 @@ from samebits.testing.ranks import RankFailed, Started, run_ranks
 from samebits.verify.verify import Proof, verify
 from tests.scripts import embeddings, precisions, zero1_mistakes, zero1_scripts, zero1_surgery
 from tests.support.launching import start as start_run
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 ZERO1 = Form("zero1")
@@ -25,6 +26,17 @@ SCRIPTS = [
 ]
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "`zero1` on 2 and 3 ranks has the bits of one, parameters and optimizer state, for SGD, Adam, AdamW, "
+    "Adagrad, RMSprop, Adafactor, Muon and custom optimizers, in every form",
+    also=["test_an_element_wise_optimizer_has_the_same_bits_by_chunks"],
+)
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Under `zero1` what a script writes between steps counts, groups may join later, and hooks see whole parameters",
+    also=["test_an_element_wise_optimizer_has_the_same_bits_by_chunks"],
+)
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_has_the_bits_of_one_rank(script, ranks):
@@ -60,6 +72,12 @@ def test_mixed_precision_has_the_bits_of_one_rank():
     assert run_ranks(precisions.every_precision, Started(2, form=ZERO1)) == [alone] * 2
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "24 mistakes (a step on one rank only, an unknown optimizer, …) raise one sentence, and a graph from "
+    "before an update raises on every rank",
+    also=["test_autograd_sees_the_update_of_other_ranks"],
+)
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -78,6 +96,12 @@ def test_autograd_sees_the_update_of_other_ranks():
     assert run_ranks(zero1_scripts.graph_from_before, Started(3, form=ZERO1)) == [True] * 3
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Each rank keeps its share of the state and no more; shares are equal to 1024 elements; an unused "
+    "parameter gets no state",
+    also=["test_an_unused_parameter_is_not_updated_and_gets_no_state", "test_ranks_update_equally_much"],
+)
 def test_each_rank_keeps_its_share_of_the_state():
     told = run_ranks(zero1_scripts.shares_of_state, Started(3, form=ZERO1))
     [total] = {total for _, total, _ in told}

@@ -6,6 +6,7 @@ from samebits.launcher.diagnosis.causes import Why, cause, kept_from_running
 from samebits.launcher.diagnosis.movement import Sample
 from samebits.launcher.diagnosis.stack import Frame, Stack, Thread
 from samebits.machine.effort import Effort, HeldBack
+from tests.support.promises import promise
 
 LINE = Frame("load", "/home/me/data.py", 3)
 INNER = Frame("wait", "/usr/lib/python3.11/threading.py", 359)
@@ -19,6 +20,16 @@ def samples(letters, *threads, held_back=lambda _: HeldBack()):
     )
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "It is said so of a call that cannot be interrupted (state D), another thread that has the "
+    "interpreter's lock, the quota of a control group and others on the core",
+    also=[
+        "test_a_thread_that_has_the_interpreters_lock_is_named",
+        "test_a_quota_of_the_control_group_is_told",
+        "test_other_processes_on_the_same_core_are_told",
+    ],
+)
 def test_a_call_that_cannot_be_interrupted_is_a_cause_where_most_samples_show_it():
     expected = "it is in a call of the kernel that cannot be interrupted (state D): a disk, or a mount"
     assert cause(samples("DRDDDDDD")).sentence == expected

@@ -6,6 +6,7 @@ from samebits.errors import UsageError
 from samebits.launcher.nodes.place import NodePlace, Options, choose_place
 from samebits.protocol.tasks.task import port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SKYPILOT, SRUN, TRAINER
+from tests.support.promises import promise
 
 FOUR_PER_NODE = SRUN | {
     "SLURM_STEP_NUM_TASKS": "8",
@@ -114,6 +115,12 @@ def test_a_leader_worker_set_and_skypilot_say_everything():
     assert (place.number, place.endpoint, place.job) == (1, f"10.0.0.1:{port_for('sky-1')}", "sky-1")
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "srun or mpirun around a launcher of one node is refused with the right command; left-over variables "
+    "make no second node",
+    also=["test_torchrun_that_knows_of_one_node_only_is_refused", "test_one_node_stays_one_node_whatever_is_left_over"],
+)
 @pytest.mark.parametrize(
     ("variables", "printed"),
     [

@@ -20,6 +20,7 @@ from samebits.launcher.nodes.door import MOST_LISTED, Door, is_own_process, owne
 from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.streams import Entrance, Exit
 from samebits.torchrun_rendezvous import RoundStores
+from tests.support.promises import promise
 from tests.support.stars import Sky
 
 LIMIT = dt.timedelta(seconds=20)
@@ -106,6 +107,11 @@ def streaming(connect):
         sky.close()
 
 
+@promise(
+    "shut",
+    "Under torchrun only samebits's own connection reaches the store's port, and other users' connections are closed",
+    also=["test_an_entrance_closes_the_connections_of_another_user"],
+)
 def test_the_star_reaches_a_locked_store_and_nobody_else_does():
     sky = Sky()
     stores = RoundStores(sky.host)

@@ -9,6 +9,7 @@ import pytest
 from samebits.errors import UsageError
 from samebits.launcher.nodes import key as key_module
 from samebits.launcher.nodes.key import MAKE_ONE, Key, KeySettings, RunKey, read_key
+from tests.support.promises import promise
 
 TEXT = "correct-horse-battery-staple-0123456789"
 
@@ -33,6 +34,17 @@ def test_a_file_that_only_its_owner_can_read_holds_the_key(file):
     assert read_key(str(file)) == Key(TEXT.encode())
 
 
+@promise(
+    "shut",
+    "A key file that others may read is refused; the key leaves the environment, and is in no argument; "
+    "sealed with munge it is of no use to another user or job",
+    also=[
+        "test_the_key_leaves_the_environment_when_it_is_taken",
+        "test_the_key_is_in_no_argument_and_not_readable_in_the_seal",
+        "test_another_user_can_neither_open_a_seal_nor_offer_one",
+        "test_another_job_is_refused",
+    ],
+)
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o666])
 def test_a_file_that_others_may_read_or_write_is_refused(file, mode):
     file.chmod(mode)

@@ -12,6 +12,7 @@ from samebits.errors import UsageError
 from samebits.launcher.nodes import interfaces
 from samebits.launcher.nodes.address import Endpoint, Interface, Place, View, choose
 from samebits.launcher.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
+from tests.support.promises import promise
 
 LO, ETH, IB, SIX = (
     Interface("lo", "127.0.0.1"),
@@ -120,6 +121,10 @@ def test_no_route_to_the_endpoint_is_a_sentence():
 ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
 
 
+@promise(
+    "shut",
+    "Nobody is told to listen on all interfaces, whatever endpoint and addresses are",
+)
 @given(st.lists(ADDRESSES, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, False, True]), st.data())
 def test_nobody_is_ever_told_to_listen_on_all_interfaces(resolved, is_first, are_elsewhere, data):
     own = tuple(Interface(f"if{n}", address) for n, address in enumerate([*resolved, "127.0.0.1"]))

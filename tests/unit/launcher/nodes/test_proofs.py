@@ -17,6 +17,7 @@ from samebits.launcher.nodes.session import (
     WrongKey,
     address_bytes,
 )
+from tests.support.promises import promise
 
 KEY, OTHER = b"a key" * 8, b"another" * 5
 HERE = address_bytes("10.0.0.1", 29500)
@@ -42,6 +43,11 @@ def test_the_sizes_are_fixed_so_a_stranger_may_send_so_much_and_no_more():
     assert len(host.answer(hello, [HERE])[0]) == PROOF_BYTES == len(WRONG_KEY) == len(WRONG_ADDRESS)
 
 
+@promise(
+    "shut",
+    "Both sides refuse another key, and a proof that is repeated, sent back or led to another address",
+    also=["test_a_proof_of_an_earlier_connection_is_worth_nothing"],
+)
 def test_another_key_is_refused_by_both():
     host = HostHello(KEY)
     with pytest.raises(WrongKey):

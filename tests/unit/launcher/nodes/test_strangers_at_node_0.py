@@ -12,6 +12,7 @@ from samebits.launcher.nodes.answering import MOST_IN_A_TICK, MOST_OPENING
 from samebits.launcher.nodes.key import Key
 from samebits.launcher.nodes.session import GREETING_BYTES, HELLO_BYTES, CallerHello, address_bytes
 from tests.scripts.flooding_strangers import STRANGERS
+from tests.support.promises import promise
 from tests.support.stars import LIMIT_S, Sky
 
 FLOOD = """
@@ -38,6 +39,15 @@ def sky():
     made.close()
 
 
+@promise(
+    "shut",
+    "Strangers at node 0's port (random bytes, HTTP, another key, half handshakes, slow and silent ones) "
+    "are closed and told nothing, and keep no node out",
+    also=[
+        "test_more_who_say_nothing_than_may_be_opening_keep_no_node_out",
+        "test_a_thousand_strangers_are_refused_and_change_no_bit",
+    ],
+)
 @pytest.mark.parametrize("each", [5, pytest.param(100, marks=pytest.mark.thorough)])
 def test_strangers_are_closed_and_nobody_is_disturbed(sky, monkeypatch, each):
     monkeypatch.setattr(answering, "OPENING_S", 0.3)

@@ -32,6 +32,7 @@ from samebits.protocol.journal.gauges import Waiting
 from samebits.protocol.journal.ring import JournalWriter, Phase, make_ring
 from samebits.protocol.journal.waiting_note import WaitingNote
 from samebits.protocol.run_folder import RunFolder, add_line
+from tests.support.promises import promise
 
 
 def made(path, ranks=2, **more):
@@ -248,6 +249,11 @@ def future(folder):
         file.write(struct.pack("<Q", (1 << 64) - 1))
 
 
+@promise(
+    "shut",
+    "A hostile run folder, output, exceptions and names act neither on the terminal nor on memory",
+    also=["test_ranks_exceptions_and_names_cannot_act_on_the_terminal"],
+)
 @pytest.mark.parametrize(
     "spoil",
     [

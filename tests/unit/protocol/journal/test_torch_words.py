@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from samebits.protocol.journal.failure import FailureKind, describe, kind_of
 from samebits.protocol.journal.torch_words import REPLACEMENTS, way_out
+from tests.support.promises import promise
 
 NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, "
 
@@ -66,6 +67,16 @@ def _deterministic() -> Iterator[None]:
     torch.set_deterministic_debug_mode("default")
 
 
+@promise(
+    "what-was-decided",
+    "An operation without a deterministic form ends with the option, or with what to write; `allow=` lets "
+    "the named operator run, no other, and `verify` names it as not proved",
+    also=[
+        "test_an_operator_that_is_allowed_runs_and_everything_else_stays_exact",
+        "test_only_what_is_allowed_runs_and_only_as_long_as_it_is",
+        "test_verify_says_what_an_allowed_operator_leaves_unproved",
+    ],
+)
 @pytest.mark.usefixtures("_deterministic")
 @pytest.mark.parametrize(
     ("operation", "replacement"),

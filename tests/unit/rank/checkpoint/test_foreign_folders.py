@@ -11,6 +11,7 @@ import samebits
 from samebits.errors import UsageError
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile, loads
+from tests.support.promises import promise
 
 
 def foreign(place):
@@ -37,6 +38,18 @@ def foreign(place):
     }
 
 
+@promise(
+    "save-and-resume",
+    "Hostile states, lying headers, keys that come twice, FIFOs and what other programs wrote are refused "
+    "at once, before a model is written to",
+    also=[
+        "test_a_manifest_of_somebody_else_is_no_state",
+        "test_a_header_that_lies_is_refused",
+        "test_a_key_that_comes_twice_makes_a_file_say_two_things",
+        "test_a_changed_state_is_refused_before_the_model_is_written_to_or_can_be_gone_on_with",
+        "test_what_is_no_regular_file_is_one_sentence_at_once",
+    ],
+)
 def test_what_others_wrote_is_not_called_a_damaged_state(tmp_path):
     for name, words in foreign(tmp_path).items():
         with pytest.raises(UsageError, match=f"/{name} {re.escape(words)}"):

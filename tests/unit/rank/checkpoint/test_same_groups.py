@@ -8,6 +8,7 @@ from torch import nn
 
 from samebits.rank.checkpoint.parts.optimizers import keep_groups
 from samebits.rank.checkpoint.parts.part import with_references
+from tests.support.promises import promise
 
 
 def made(kind=torch.optim.AdamW, **options):
@@ -24,6 +25,15 @@ def stepped(optimizer):
     return optimizer
 
 
+@promise(
+    "save-and-resume",
+    "`optimizer.param_groups`, a group, and the tensors in it stay the objects that the script keeps; an "
+    "option, or a first value of `run.state`, that a state overrides is named with both values",
+    also=[
+        "test_a_kept_group_counts_after_a_resumed_start",
+        "test_an_option_that_a_state_overrides_is_named_with_both_values_at_each_start",
+    ],
+)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
 def test_groups_their_list_and_the_lists_in_them_stay(kind):
     saved = copy.deepcopy(stepped(made(kind, warm=3)).state_dict())

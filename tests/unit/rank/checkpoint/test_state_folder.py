@@ -18,6 +18,7 @@ from samebits.protocol.state_files.flushed import write_synced
 from samebits.protocol.state_files.folder import Move, StateFolder, moves
 from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile, damage
 from samebits.rank.checkpoint.format.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
+from tests.support.promises import promise
 
 
 def stage(folder, text):
@@ -275,6 +276,15 @@ def test_a_place_that_cannot_be_looked_at_is_one_sentence(tmp_path):
         StateFolder(tmp_path / ("x" * 300)).read_manifest()
 
 
+@promise(
+    "save-and-resume",
+    "Nothing of somebody else is replaced or removed; two programs that save to one path miss no file",
+    also=[
+        "test_what_somebody_else_has_beside_a_state_is_never_touched",
+        "test_two_programs_that_save_at_once_never_miss_a_file",
+        "test_a_save_beside_another_programs_save_leaves_its_files_alone",
+    ],
+)
 def test_a_place_that_holds_something_else_is_not_overwritten(tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()

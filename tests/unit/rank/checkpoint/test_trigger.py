@@ -10,8 +10,19 @@ from samebits.errors import UsageError
 from samebits.protocol.saving import Keeping, Schedule, kept_in, newest_kept
 from samebits.rank.checkpoint.when.pace import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
 from samebits.rank.checkpoint.when.snapshots import no_room
+from tests.support.promises import promise
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Snapshots cost one hundredth of the time; `--shrink`, or a rank killed twice at one step where "
+    "memory may be short, goes on with one rank less; kills from outside use up restarts only",
+    also=[
+        "test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits",
+        "test_how_many_ranks_go_on",
+        "test_kills_from_outside_at_one_step_use_restarts_up_and_no_rank",
+    ],
+)
 @given(cost_s=st.floats(1e-6, 1e3), step_s=st.floats(1e-5, 1e3))
 def test_snapshots_cost_one_hundredth_of_the_time_at_most_and_are_no_rarer_than_that(
     cost_s: float, step_s: float

@@ -22,6 +22,7 @@ from samebits.errors import EnvironmentFailure
 from samebits.protocol.state_files.manifest import NAME, Manifest, SavedFile
 from samebits.rank.checkpoint.format.tensor_file import TensorFile
 from samebits.testing.digests import digest_of
+from tests.support.promises import promise
 
 
 class Net(nn.Module):
@@ -60,6 +61,12 @@ def write(path, value, form):
         torch.save(value, path, _use_new_zipfile_serialization=form == "new")
 
 
+@promise(
+    "files",
+    "`samebits.load_weights` reads safetensors and both formats of `torch.save`, with any prefixes, into "
+    "any wrapper; weights of another model are listed and change nothing",
+    also=["test_weights_of_another_model_are_listed_and_change_nothing"],
+)
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
 @pytest.mark.parametrize("form", ["safetensors", "new", "old"])
 def test_a_file_is_read_whatever_its_format_and_prefixes(tmp_path, prefix, form):
@@ -209,6 +216,16 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
+@promise(
+    "files",
+    "A pickle that would run code, 20 kinds of files that are not weights, flipped bits and what is no "
+    "regular file are one sentence, and nothing is executed",
+    also=[
+        "test_a_file_that_is_none_is_named_without_memory_for_what_it_claims",
+        "test_a_bit_that_flips_in_the_weights_of_a_state_is_found",
+        "test_what_is_none_is_named",
+    ],
+)
 @pytest.mark.parametrize("form", ["new", "old"])
 @pytest.mark.parametrize(("thing", "name"), [(Evil, "posix.mkdir"), (lambda _: Namespace(lr=1), "argparse.Namespace")])
 def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path, form, thing, name):

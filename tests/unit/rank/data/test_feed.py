@@ -16,6 +16,7 @@ from samebits.rank.data.lane_dataset import LaneDataset, LaneIndices
 from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
 from samebits.rank.data.uses import dataset_digest
 from samebits.rank.init.streams import Streams, seed_process
+from tests.support.promises import promise
 
 META = torch.device("meta")
 
@@ -33,6 +34,12 @@ def epoch(loader):
     return plan, [part for step in loader.cut(plan, 1) for part in step.parts]
 
 
+@promise(
+    "samples",
+    "Every sample of an epoch is trained on exactly once over all ranks; nothing is padded or dropped "
+    "unless the script says `drop_last`; the order is a function of (seed, epoch)",
+    also=["test_the_order_is_a_function_of_seed_and_epoch"],
+)
 def test_every_sample_of_an_epoch_is_on_exactly_one_rank():
     for ranks in (1, 2, 3, 4):
         loaders = [prepared(DataLoader(range(37), batch_size=10, shuffle=True), rank, ranks) for rank in range(ranks)]

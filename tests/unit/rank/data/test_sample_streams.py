@@ -12,6 +12,7 @@ from samebits.protocol.layout.placement import place
 from samebits.rank.data.loader import LoaderContext
 from samebits.rank.data.stream import Place, PreparedStream, SavedStream
 from samebits.rank.init.streams import seed_process
+from tests.support.promises import promise
 
 
 class Numbers(IterableDataset):
@@ -64,6 +65,16 @@ def epoch(dataset, *position, epochs=1, **options):
     return [read(loader.training(loader.begin_epoch(), Place())) for _ in range(epochs)][-1]
 
 
+@promise(
+    "samples",
+    "An `IterableDataset` gives each sample to one rank, with any number of loader workers; streams that "
+    "differ are stopped in the step where they do",
+    also=[
+        "test_samples_depend_on_neither_workers_nor_ranks_nor_earlier_epochs",
+        "test_a_stream_that_differs_between_ranks_is_refused_in_the_step_where_it_does",
+        "test_workers_that_read_other_samples_are_noticed",
+    ],
+)
 def test_each_sample_of_a_stream_is_on_exactly_one_rank():
     for ranks in (1, 2, 3, 4):
         found = [epoch(Plain(), rank, ranks) for rank in range(ranks)]

@@ -11,6 +11,7 @@ from samebits.rank.data.loader import LoaderContext, PreparedLoader
 from samebits.rank.data.worker_progress import MAX_INDEX, WorkerProgress
 from samebits.rank.init.streams import seed_process
 from tests.support.launching import until
+from tests.support.promises import promise
 
 
 class Deadly(Dataset):
@@ -45,6 +46,11 @@ def batches(dataset, num_workers=2, **options):
     return prepared.fetch([part for step in steps for part in step.parts], evaluation=False)
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A sample that cannot be fetched, and a worker stuck beyond `timeout=`, are named with epoch, step and line",
+    also=["test_a_sample_that_fails_is_named_with_its_place"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
 def test_a_worker_beyond_the_timeout_names_its_sample_and_line(context):

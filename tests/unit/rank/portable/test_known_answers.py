@@ -21,6 +21,7 @@ from samebits.rank.portable.operators import lift
 from samebits.rank.portable.prepared import look_at
 from samebits.rank.portable.process import _without_onednn
 from tests.support.portable import needs_portable
+from tests.support.promises import promise
 
 
 def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +67,12 @@ def test_functions_of_libm_in_single_precision_are_those_in_double_precision_rou
     assert "0" not in unheld.stdout.split()
 
 
+@promise(
+    "on-every-x86-64-cpu",
+    "An answer that is not the recorded one stops the run before it trains, with the kernel's name; an "
+    "operator without a check raises by its name when it is called",
+    also=["test_an_operator_that_is_not_covered_is_refused_by_name"],
+)
 def test_a_wrong_answer_stops_the_run_by_name(monkeypatch):
     known = answers.recorded()[answers.torch_version()]
     monkeypatch.setattr(answers, "answers", lambda: known)

@@ -14,6 +14,7 @@ from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.environment import Position, RankEnvironment, RankSettings
 from samebits.protocol.layout.mesh import Form
 from samebits.rank.run.decisions import Wanted, decide
+from tests.support.promises import promise
 
 
 def device_of(said: str | None, launched: str, *, given: bool) -> str:
@@ -35,6 +36,36 @@ def test_a_gpu_that_is_not_there_is_refused(said: str) -> None:
         device_of(said, "cpu", given=False)
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Where no GPU can be used, it is said why, and `--device cuda` ends before anything starts",
+    also=[
+        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
+        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
+        "test_it_is_said_why_there_is_no_gpu",
+        "test_other_accelerators_are_named",
+    ],
+)
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Other accelerators are named",
+    also=[
+        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
+        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
+        "test_it_is_said_why_there_is_no_gpu",
+        "test_other_accelerators_are_named",
+    ],
+)
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "A device that the script asks for is used or refused, and only the command line's own beats it",
+    also=[
+        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
+        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
+        "test_it_is_said_why_there_is_no_gpu",
+        "test_other_accelerators_are_named",
+    ],
+)
 @pytest.mark.usefixtures("one_gpu")
 @pytest.mark.parametrize(
     ("said", "launched", "given", "used"),

@@ -16,6 +16,7 @@ from samebits.rank.start.guards.meeting_guard import (
     judge_meeting,
     meeting_name,
 )
+from tests.support.promises import promise
 
 HERE = Surroundings("127.0.0.1:4000")
 LAUNCHED = Launched(rank=1, local_rank=1, world_size=2, local_world_size=2, address="127.0.0.1:4000")
@@ -48,6 +49,11 @@ def test_what_can_work_works(asked: Requested, now: Surroundings, way: Way) -> N
     assert judge_meeting(asked, LAUNCHED, now) is way
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A wrong world size or rank, or a missing backend, in `init_process_group` raises one sentence before "
+    "anything waits",
+)
 @pytest.mark.parametrize(
     ("asked", "launched", "sentence"),
     [

@@ -24,6 +24,7 @@ from samebits.rank.strategy.stages.cutting.first_lane import WatchedCall
 from samebits.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates, decide_cut
 from samebits.rank.strategy.stages.cutting.module_marks import StatePlace
 from samebits.rank.transport.alone import AloneTransport
+from tests.support.promises import promise
 
 
 def stages_of(costs, bounds):
@@ -52,6 +53,12 @@ def test_no_cut_is_much_better_than_the_balanced_one(costs, num_stages):
     assert max(stages_of(costs, found)) <= best * (1 + TOLERANCE) + 1e-9
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Ten nearly equal layers on two stages are cut 5 + 5; every schedule does each forward and backward "
+    "once, never waits for ever, and idles (p - 1) / m of the ideal time",
+    also=["test_a_schedule_does_everything_once_and_idles_as_the_formula_says"],
+)
 @given(st.lists(st.floats(0.96, 1.04), min_size=10, max_size=10))
 def test_ten_nearly_equal_layers_are_cut_five_and_five(costs):
     assert balance(costs, 2) == (5,)
@@ -234,6 +241,15 @@ class Tied(Net):
         return OrderedDict(result=x @ self.layers[1].weight)["result"]
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Stages on several devices of one process have the bits of one device, also after a resume; so has a "
+    "model that its author put on two GPUs",
+    also=[
+        "test_stages_on_several_gpus_have_the_bits_of_one_gpu_and_go_on_with_them",
+        "test_a_model_that_its_author_put_on_two_gpus_has_the_bits_of_one",
+    ],
+)
 @pytest.mark.parametrize("net", [Net, Tied])
 def test_stages_on_several_devices_of_a_process_have_the_bits_of_one(net):
     inputs = torch.randn(2, 4, 64)

@@ -8,8 +8,14 @@ from samebits.protocol.layout.cut import Cut
 from samebits.protocol.layout.mesh import Form, choose_mesh
 from samebits.rank.run.prepare.refusals import objection_to_lanes, objection_to_steps
 from samebits.rank.strategy.norm import has_synchronised_norm
+from tests.support.promises import promise
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "SyncBatchNorm with a different number of lanes than ranks, on the CPU, or with an empty lane is "
+    "refused before the first step",
+)
 @pytest.mark.parametrize(
     ("form", "ranks", "lanes", "device", "sentence"),
     [

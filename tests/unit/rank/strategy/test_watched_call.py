@@ -19,6 +19,7 @@ from samebits.rank.strategy.stages.cutting.first_lane import (
 )
 from samebits.rank.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates
 from samebits.rank.strategy.stages.cutting.module_marks import StatePlace
+from tests.support.promises import promise
 
 CPU = torch.device("cpu")
 
@@ -162,6 +163,12 @@ def test_the_first_lane_tells_what_a_call_changes_and_watches_the_first_one_with
     assert FirstLane(model, False, CPU).decide(2, ()) is None
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "`examples/gpt.py`, whose head is its embedding, writes the same weights in stages as alone; ranks "
+    "that computed the first lane differently are named",
+    also=["test_gpt_with_its_tied_weights_has_the_same_bits_in_stages"],
+)
 def test_ranks_that_made_the_same_lane_differently_are_named():
     torch.use_deterministic_algorithms(True)
     try:

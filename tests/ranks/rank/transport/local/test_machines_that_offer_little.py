@@ -15,6 +15,7 @@ import pytest
 
 from samebits.rank.transport.local import native
 from tests.support import refused_calls
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason="needs the compiled part")]
 
@@ -140,6 +141,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return bits(run(tmp_path_factory.mktemp("undisturbed"), 1))
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Missing system calls, hidden files, clocks that jump and the sizes of pieces cost no bit; ranks that "
+    "share one CPU exchange the same bits, and offer it to each other",
+    also=[
+        "test_every_choice_of_pieces_leaves_the_same_bits_whatever_the_other_ranks_were_given",
+        "test_ranks_on_one_cpu_exchange_the_same_bits_as_on_all_of_them",
+        "test_four_ranks_on_one_cpu_offer_it_to_each_other_instead_of_sleeping",
+    ],
+)
 @pytest.mark.thorough
 def test_four_ranks_on_one_cpu_of_a_machine_that_offers_nothing_have_the_bits_of_one_rank_elsewhere(
     tmp_path: Path, undisturbed: str

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from samebits.errors import UsageError
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.layout.mesh import Form
-from samebits.protocol.meeting_place import InheritedFile, MeetingPlace, Restart, Seat
+from samebits.protocol.meeting_place import MeetingPlace, Restart, Seat
+from samebits.protocol.records import plain, restored
 from samebits.protocol.saving import Saving, SnapshotPlace
 from samebits.protocol.tasks.innermost import check_around, innermost
 from samebits.protocol.tasks.task import Task
@@ -114,7 +115,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
     """
     position, settings = environment.position, environment.settings
     assert settings is not None
-    own = {**asdict(settings), "run_folder": str(settings.run_folder), "position": _numbers(position)}
+    own = {**plain(settings), "position": _numbers(position)}
     variables = {
         OWN: json.dumps(own),
         "RANK": position.rank,
@@ -141,7 +142,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
 
 def encode_place(place: MeetingPlace) -> dict[str, str]:
     """The variable with a rank's descriptors; only the rank's own process can know their numbers."""
-    return {PLACE: json.dumps(asdict(place))}
+    return {PLACE: json.dumps(plain(place))}
 
 
 def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
@@ -149,9 +150,8 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
     if PLACE not in variables:
         return None
     try:
-        record = json.loads(variables[PLACE])
-        return MeetingPlace(*(InheritedFile(**record[name]) for name in ("table", "port", "news")))
-    except (ValueError, TypeError, LookupError, RecursionError):
+        return restored(MeetingPlace, json.loads(variables[PLACE]))
+    except (ValueError, RecursionError):
         raise _not_ours(PLACE) from None
 
 
@@ -184,26 +184,17 @@ def _settings(text: str, position: Position) -> RankSettings:
     """What the launcher set for the rank, which must still be at this position."""
     try:
         own = json.loads(text)
-        record = own.pop("position")
-        parsed = {
-            "run_folder": Path(own["run_folder"]),
-            "form": Form(**own["form"]),
-            "arithmetic": Arithmetic(**{**own["arithmetic"], "allow": tuple(own["arithmetic"]["allow"])}),
-            "restart": Restart(**own["restart"]),
-            "saving": Saving(**own["saving"]) if own.get("saving") else None,
-            "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
-            "seat": Seat(**{**own["seat"], "sizes": tuple(own["seat"]["sizes"])}) if own.get("seat") else None,
-        }
-        settings = RankSettings(**{**own, **parsed})
+        was = own.pop("position")
+        settings = restored(RankSettings, own)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise _not_ours(OWN) from None
-    if record != _numbers(position):
+    if was != _numbers(position):
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         changed = [
-            f"{name}={now}" for name, now, was in zip(names, _numbers(position), record, strict=True) if now != was
+            f"{name}={now}" for name, now, before in zip(names, _numbers(position), was, strict=True) if now != before
         ]
         raise UsageError(
-            f"The script has set {' and '.join(changed)}, but this is rank {record[0]} of {record[2]}.",
+            f"The script has set {' and '.join(changed)}, but this is rank {was[0]} of {was[2]}.",
             "Leave what `samebits run` has set as it was, or start as many ranks as you want with -n.",
         )
     return settings

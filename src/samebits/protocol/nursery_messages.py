@@ -6,13 +6,14 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from samebits.errors import EnvironmentFailure, SamebitsError
 from samebits.machine.processes import address_limit
 from samebits.protocol.installation import failed_import
+from samebits.protocol.records import plain, restored
 
 
 @dataclass(frozen=True)
@@ -145,17 +146,17 @@ Message = (
     | Signalled
     | Swept
 )
-_KINDS: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in get_args(Message)}
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
-    return json.dumps([type(message).__name__, asdict(message)]).encode()
+    return json.dumps([type(message).__name__, plain(message)]).encode()
 
 
 def decode(data: bytes) -> Message:
     """The inverse of `encode`."""
     name, fields = json.loads(data)
-    return _KINDS[name](**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+    return restored(_KINDS[name], fields)
 
 
 MAX_BYTES = 1 << 16

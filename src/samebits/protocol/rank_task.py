@@ -9,10 +9,11 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from samebits.machine import torch_private
+from samebits.protocol.records import plain, restored
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,13 @@ class RankTask:
 def write_task(order: RankTask) -> int:
     """Return a descriptor of a file in memory that holds `order`; the caller closes it."""
     descriptor = os.memfd_create("samebits-rank-order")
-    os.write(descriptor, json.dumps(asdict(order)).encode())
+    os.write(descriptor, json.dumps(plain(order)).encode())
     return descriptor
 
 
 def read_task(descriptor: int) -> RankTask:
     """Return the order; the descriptor stays open."""
-    data = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-    return RankTask(**{**data, "args": tuple(data["args"])})
+    return restored(RankTask, json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0)))
 
 
 def apply_variables(variables: Mapping[str, str | None]) -> None:

@@ -25,6 +25,7 @@ from samebits.launcher.supervise.all_nodes import (
 from samebits.launcher.terminal.report import Whence
 from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.records import plain, restored
 
 WELL = NodeEnd(
     0, 0, joined=True, uses_samebits=True, culprit=None, loss=None, block="", newest_step=20, gauges=((1.0, 2.0),)
@@ -58,14 +59,14 @@ def view(*ends: NodeEnd | None, fallen: str = "", leaving: str = "", gone: str =
     found = RunView()
     records = [NodeRecord(node, f"host-{node}", None, node == "a", 1, 4, 2, 1) for node in "abc"[: len(ends)]]
     for record in records:
-        found.take({"kind": "asks", "record": record.encode()})
+        found.take({"kind": "asks", "record": plain(record)})
     members = [[number, record.node] for number, record in enumerate(records)]
     found.take({"kind": "roster", "round": 0, "lanes": None, "threads": 1, "members": members})
     entries: list[dict[str, Any]] = [{"kind": "leaves", "node": node} for node in leaving]
     entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False, "keeps": True} for node in fallen]
     for record, end in zip(records, ends, strict=True):
         if end is not None:
-            through_json = json.loads(json.dumps(end.encode()))
+            through_json = json.loads(json.dumps(plain(end)))
             entries.append({"kind": "ended", "round": 0, "node": record.node, "report": through_json})
     entries += [{"kind": "gone", "node": node} for node in gone]
     for entry in entries:
@@ -75,7 +76,7 @@ def view(*ends: NodeEnd | None, fallen: str = "", leaving: str = "", gone: str =
 
 @pytest.mark.parametrize("end", [WELL, STOPPED, INTERRUPTED, RAISED, LOST_PEER, KILLED])
 def test_what_a_node_tells_survives_json(end: NodeEnd) -> None:
-    assert NodeEnd.decode(json.loads(json.dumps(end.encode()))) == end
+    assert restored(NodeEnd, json.loads(json.dumps(plain(end)))) == end
 
 
 def test_where_all_ended_well_the_first_node_speaks() -> None:
@@ -173,7 +174,7 @@ def test_every_node_ends_with_the_code_and_the_culprit_of_all() -> None:
 
 
 def coming(node: str) -> dict[str, Any]:
-    return {"kind": "asks", "record": NodeRecord(node, f"host-{node}", None, False, 1, 4, 2, 1).encode()}
+    return {"kind": "asks", "record": plain(NodeRecord(node, f"host-{node}", None, False, 1, 4, 2, 1))}
 
 
 def ended_for_others(*ends: NodeEnd) -> RunView:
@@ -182,7 +183,7 @@ def ended_for_others(*ends: NodeEnd) -> RunView:
     found.take(coming("d"))
     found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True, "keeps": False})
     for member, end in zip(found.members, ends, strict=True):
-        found.take({"kind": "ended", "round": 0, "node": member.record.node, "report": end.encode()})
+        found.take({"kind": "ended", "round": 0, "node": member.record.node, "report": plain(end)})
     return found
 
 

@@ -13,6 +13,7 @@ from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.supervise.all_nodes import AllGauges, OtherNodes
 from samebits.launcher.supervise.stalls import NEWS_S, Stalls
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
+from samebits.protocol.records import plain
 
 
 def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
@@ -26,7 +27,7 @@ def cluster(own: str = "a") -> tuple[Cluster, list[dict[str, Any]]]:
     made = Cluster(records[own], star, "lo", 1.0, lambda *_: None, lambda _: None)
     made.notices.publish = message.append
     for record in records.values():
-        made.view.take({"kind": "asks", "record": record.encode()})
+        made.view.take({"kind": "asks", "record": plain(record)})
     roster = [[number, name] for number, name in enumerate(records)]
     made.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
     return made, message

@@ -14,12 +14,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from samebits.machine import torch_private
 from samebits.machine.processes import interpreter
+from samebits.protocol.records import plain, restored
 
 TIMEOUT_S = 120.0
 
@@ -75,9 +76,8 @@ def parse_facts(out: str, err: str, code: int) -> TorchFacts:
     """The facts from the last line that the interpreter printed; libraries print too."""
     lines = out.strip().splitlines()
     try:
-        facts = json.loads(lines[-1])
-        return TorchFacts(**facts | {name: tuple(facts.get(name, ())) for name in ("devices", "backends", "missing")})
-    except (IndexError, ValueError, TypeError, KeyError):
+        return restored(TorchFacts, json.loads(lines[-1]))
+    except (IndexError, ValueError):
         last = (err.strip().splitlines() or [f"the interpreter ended with exit code {code}"])[-1]
         return TorchFacts(error=last, is_crashed=True)
 
@@ -145,7 +145,7 @@ def main() -> None:
 
 def _print(facts: TorchFacts) -> None:
     sys.stdout.flush()
-    os.write(1, json.dumps(asdict(facts)).encode() + b"\n")
+    os.write(1, json.dumps(plain(facts)).encode() + b"\n")
 
 
 if __name__ == "__main__":

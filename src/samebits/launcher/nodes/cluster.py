@@ -23,6 +23,7 @@ from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.streams import Exit
 from samebits.launcher.nodes.view import Notices, RunView
 from samebits.protocol.meeting_place import Seat
+from samebits.protocol.records import plain
 
 SAY_EVERY_S = 5.0
 """How often missing nodes are named."""
@@ -137,7 +138,7 @@ class Cluster:
         match event.get("kind"):
             case "there":
                 self.is_there = True
-                self._publish({"kind": "asks", "record": self.record.encode()})
+                self._publish({"kind": "asks", "record": plain(self.record)})
             case "failed":
                 raise UsageError(event["why"], event["fix"]) if event["is_usage"] else EnvironmentFailure(event["why"])
             case "unreachable":
@@ -181,7 +182,7 @@ class Cluster:
         round_before = self.view.round
         self.notices.gauges.clear()
         if round_before >= 0:
-            self._publish({"kind": "asks", "record": self.record.encode()})
+            self._publish({"kind": "asks", "record": plain(self.record)})
         self._gathering.enough_since = 0.0
         while True:
             self._check()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,6 @@ class NodeRecord:
     """What the bits may depend on."""
     cores: int = 0
     """Where nobody named the threads; 0 where somebody did."""
-
-    def encode(self) -> dict[str, Any]:
-        """For an entry of the log."""
-        return asdict(self)
-
-    @classmethod
-    def decode(cls, record: dict[str, Any]) -> NodeRecord:
-        """The inverse of `encode`."""
-        return cls(**record)
 
 
 LAST_CALL_S = 1.0

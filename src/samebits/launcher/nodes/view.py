@@ -8,6 +8,7 @@ from typing import Any
 
 from samebits.launcher.nodes.preflight import Check
 from samebits.launcher.nodes.roster import Member, NodeRecord, Refused
+from samebits.protocol.records import restored
 
 
 @dataclass
@@ -67,7 +68,7 @@ class RunView:
         node = str(entry.get("node", ""))
         match entry.get("kind"):
             case "asks":
-                record = NodeRecord.decode(entry["record"])
+                record = restored(NodeRecord, entry["record"])
                 self.asking[record.node] = self.records[record.node] = record
                 self.gone.discard(record.node)
             case "refused" | "withdrawal":

@@ -33,6 +33,7 @@ from samebits.launcher.terminal.terminal import Console
 from samebits.launcher.verdict import judge
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
 from samebits.protocol.meeting_place import Seat
+from samebits.protocol.records import plain
 from samebits.protocol.run_folder import RunFolder, add_line
 
 
@@ -84,7 +85,7 @@ class Agreement:
         """Publish how the ranks here ended, and return what follows on all nodes."""
         cluster = self.cluster
         scene = scene_of(request, attempt)
-        cluster.publish_ended(_node_end(scene, attempt, RunFolder(request.output.run_folder)).encode())
+        cluster.publish_ended(plain(_node_end(scene, attempt, RunFolder(request.output.run_folder))))
         if cluster.is_host:
             # The bits depend on lanes and threads, so those of the first round hold for all later ones.
             decided = attempt.observer.decided()

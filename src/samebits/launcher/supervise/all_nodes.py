@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -23,8 +23,9 @@ from samebits.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
 from samebits.launcher.terminal.failure_block import Block
 from samebits.launcher.terminal.report import Line, Whence
 from samebits.launcher.verdict import RankEnd, Verdict
-from samebits.protocol.journal.failure import Failure, FailureKind
+from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
+from samebits.protocol.records import plain, restored
 
 LEFT_BEHIND = 2
 """The weight of a rank that only lost a peer."""
@@ -50,30 +51,6 @@ class NodeEnd:
     """That of the newest state or snapshot here; None when there is none."""
     gauges: tuple[tuple[float, ...], ...] = ()
     """The last ones of each rank."""
-
-    def encode(self) -> dict[str, Any]:
-        """For the log."""
-        return asdict(self)
-
-    @classmethod
-    def decode(cls, entry: Mapping[str, Any]) -> NodeEnd:
-        """The inverse of `encode`."""
-        gauges = tuple(tuple(numbers) for numbers in entry["gauges"])
-        culprit, loss = _rank_end(entry["culprit"]), _loss(entry["loss"])
-        return cls(**{**entry, "culprit": culprit, "loss": loss, "gauges": gauges})
-
-
-def _rank_end(entry: Mapping[str, Any] | None) -> RankEnd | None:
-    if entry is None:
-        return None
-    failure = entry["failure"]
-    return RankEnd(
-        **{**entry, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None}
-    )
-
-
-def _loss(entry: Mapping[str, Any] | None) -> Loss | None:
-    return Loss(**entry) if entry is not None else None
 
 
 @dataclass(frozen=True)
@@ -112,7 +89,7 @@ def whole(view: RunView) -> Whole:
     if lost:
         return Whole(_of_lost_node(lost[0], view), lost[0], is_node=True)
     members = [one for one in view.members if one.record.node not in view.leaving] or view.members
-    ends = {one.record.node: NodeEnd.decode(view.ended[one.record.node]) for one in members}
+    ends = {one.record.node: restored(NodeEnd, view.ended[one.record.node]) for one in members}
     order = sorted(members, key=lambda one: (_weight(ends[one.record.node]), _place(view.fallen, one)))
     return Whole(ends[order[0].record.node], order[0])
 
@@ -134,7 +111,7 @@ def _place(fallen: Sequence[str], member: Member) -> int:
 def _of_lost_node(member: Member, view: RunView) -> NodeEnd:
     first = view.members[: view.members.index(member)]
     rank = sum(one.record.ranks for one in first)
-    others = [NodeEnd.decode(entry) for entry in view.ended.values()]
+    others = [restored(NodeEnd, entry) for entry in view.ended.values()]
     steps = [one.newest_step for one in others if one.newest_step is not None]
     uses = any(one.uses_samebits for one in others)
     step = max((one.loss.step for one in others if one.loss is not None and one.loss.step is not None), default=None)
@@ -185,15 +162,13 @@ def encode_decision(decision: Decision, end: NodeEnd, whence: Whence) -> dict[st
         whence: from where ranks would resume.
     """
     kind = next(name for name, kind in _DECISIONS.items() if isinstance(decision, kind))
-    return {kind: asdict(decision), "end": end.encode(), "whence": asdict(whence)}
+    return {kind: plain(decision), "end": plain(end), "whence": plain(whence)}
 
 
 def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, NodeEnd, Whence]:
     """The inverse."""
-    end, whence = NodeEnd.decode(decided["end"]), Whence(**decided["whence"])
-    kind = next(name for name in _DECISIONS if name in decided)
-    values = {**decided[kind], **({"loss": Loss(**decided[kind]["loss"])} if kind == "restart" else {})}
-    return _DECISIONS[kind](**values), end, whence
+    name, kind = next((name, kind) for name, kind in _DECISIONS.items() if name in decided)
+    return restored(kind, decided[name]), restored(NodeEnd, decided["end"]), restored(Whence, decided["whence"])
 
 
 def verdict_everywhere(here: Verdict, end: NodeEnd) -> Verdict:

@@ -10,7 +10,7 @@ import json
 import re
 import time
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from samebits.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, SamebitsError, U
 from samebits.machine.visible import visible_lines
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import is_of_a_peer, mistake_in, way_out
+from samebits.protocol.records import plain, restored
 from samebits.protocol.run_folder import read_json, write_private
 from samebits.protocol.script_files import ScriptFiles
 
@@ -161,7 +162,7 @@ def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
 def write_failure(path: Path, failure: Failure) -> bool:
     """Write atomically: a reader sees the whole record or none. Return whether it could be written."""
     with contextlib.suppress(OSError):
-        write_private(path, json.dumps(asdict(failure)))
+        write_private(path, json.dumps(plain(failure)))
         return True
     return False
 
@@ -174,15 +175,15 @@ def read_failure(path: Path) -> Failure | None:
 def decode_failure(entry: Any) -> Failure | None:
     """A record from its JSON; None for anything else."""
     try:
-        return Failure(**{**entry, "kind": FailureKind(entry["kind"])})
-    except (TypeError, KeyError, ValueError):
+        return restored(Failure, entry)
+    except ValueError:
         return None
 
 
 def shortened(failure: Failure, most_bytes: int) -> Failure:
     """The record with only the ends of traceback and error, so that its JSON has at most about `most_bytes` bytes."""
     size = most_bytes // 2
-    while len(json.dumps(asdict(failure))) > most_bytes and size > 1:
+    while len(json.dumps(plain(failure))) > most_bytes and size > 1:
         failure = replace(
             failure, traceback=failure.traceback[-size:], error=failure.error[:size], fix=failure.fix[:size]
         )

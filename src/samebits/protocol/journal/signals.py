@@ -7,13 +7,13 @@ import mmap
 import os
 import struct
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-from samebits.protocol.journal.failure import Failure, decode_failure
+from samebits.protocol.journal.failure import Failure
 from samebits.protocol.journal.ring import ASKING_OFFSET, LOST_NODE_OFFSET, REACHED_OFFSET, map_ring
+from samebits.protocol.records import plain, restored
 
 _NUMBER = struct.Struct("<Q")
 _ASKED, _LISTENS, _SAVED, _WANTED = (ASKING_OFFSET + n * _NUMBER.size for n in range(4))
@@ -121,12 +121,11 @@ class News:
     def tell(self, pipe: int) -> None:
         """Write it; it does not matter if the launcher is gone."""
         with suppress(OSError):
-            os.write(pipe, json.dumps(asdict(self)).encode() + b"\n")
+            os.write(pipe, json.dumps(plain(self)).encode() + b"\n")
 
 
 def read_news(line: bytes) -> News:
-    entry: dict[str, Any] = json.loads(line)
-    return News(**{**entry, "event": Event(entry["event"]), "failure": decode_failure(entry["failure"])})
+    return restored(News, json.loads(line))
 
 
 _FAR = struct.Struct("<Q")

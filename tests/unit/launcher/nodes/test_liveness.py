@@ -6,6 +6,7 @@ from samebits.launcher.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_giv
 from samebits.launcher.nodes.roster import Member, NodeRecord
 from samebits.launcher.nodes.view import RunView
 from samebits.machine.socket_bytes import Connection
+from samebits.protocol.records import plain
 
 B, C = (socket.inet_aton(address) for address in ("10.0.0.2", "10.0.0.3"))
 
@@ -56,7 +57,7 @@ def test_one_side_is_given_up_and_never_node_0():
 def test_a_pair_counts_while_one_of_the_two_tells_it_in_this_round():
     view = RunView()
     for name in "abc":
-        view.take({"kind": "asks", "record": members()["abc".index(name)].record.encode()})
+        view.take({"kind": "asks", "record": plain(members()["abc".index(name)].record)})
     roster = {"kind": "roster", "threads": 1, "lanes": None, "members": [[0, "a"], [1, "b"], [2, "c"]]}
     view.take({**roster, "round": 0})
     view.take({"kind": "path", "round": 0, "node": "b", "to": "c", "path": "cut"})

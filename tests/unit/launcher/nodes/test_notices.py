@@ -4,6 +4,7 @@ import pytest
 
 from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.nodes.view import Notices, RunView
+from samebits.protocol.records import plain
 
 
 def record(name):
@@ -15,7 +16,7 @@ def node(name, members="abc"):
     log, printed, heard = [], [], []
     sayings = Notices(record(name), RunView(), log.append, lambda *line: printed.append(line), heard.append)
     for one in members:
-        sayings.view.take({"kind": "asks", "record": record(one).encode()})
+        sayings.view.take({"kind": "asks", "record": plain(record(one))})
     roster = [[number, one] for number, one in enumerate(members)]
     sayings.view.take({"kind": "roster", "round": 0, "threads": 1, "lanes": None, "members": roster})
     return sayings, log, printed, heard

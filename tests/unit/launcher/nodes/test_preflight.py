@@ -14,6 +14,7 @@ from samebits.launcher.nodes.preflight import MOST_PAIRED, Reach, notes, partner
 from samebits.launcher.nodes.roster import NodeRecord, missing, numbered
 from samebits.launcher.nodes.view import RunView
 from samebits.launcher.nodes.wire import Loop
+from samebits.protocol.records import plain
 
 FIRST = NodeRecord("a0", "a", 0, is_host=True, least=2, most=2, ranks=1, threads=2)
 SECOND = replace(FIRST, node="b0", host="b", number=1, is_host=False)
@@ -36,7 +37,7 @@ class Log:
 
     def ask(self, *records):
         for record in records:
-            self.add({"kind": "asks", "record": record.encode()})
+            self.add({"kind": "asks", "record": plain(record)})
             self.decide()
 
     def decide(self):
@@ -99,7 +100,7 @@ def test_a_newcomer_that_is_cut_off_is_refused_alone():
     reports(log)
     assert log.view.round == 0
     for record in (one, two, three):
-        log.add({"kind": "asks", "record": record.encode()})
+        log.add({"kind": "asks", "record": plain(record)})
     log.decide()
     reports(log, 1, a0={"c0": "connection refused"})
     assert set(log.view.refused) == {"c0"}
@@ -121,7 +122,7 @@ def test_one_node_more_than_the_run_has_is_turned_away():
     log = Log()
     log.ask(FIRST, SECOND)
     reports(log)
-    log.add({"kind": "asks", "record": replace(SECOND, node="c0", host="c", number=None).encode()})
+    log.add({"kind": "asks", "record": plain(replace(SECOND, node="c0", host="c", number=None))})
     log.gathering.turn_away()
     assert log.view.refused["c0"].problem == "The run has its 2 nodes already, and host c is one more."
     assert set(log.view.refused) == {"c0"}

@@ -8,6 +8,7 @@ import pytest
 
 from samebits.launcher.nodes.roster import NodeRecord, Refused
 from samebits.launcher.nodes.view import RunView
+from samebits.protocol.records import plain
 
 
 def record(node: str, *, most: int = 3) -> NodeRecord:
@@ -15,7 +16,7 @@ def record(node: str, *, most: int = 3) -> NodeRecord:
 
 
 def asks(node: str, *, most: int = 3) -> dict[str, Any]:
-    return {"kind": "asks", "record": record(node, most=most).encode()}
+    return {"kind": "asks", "record": plain(record(node, most=most))}
 
 
 def roster(number: int, *nodes: str) -> dict[str, Any]:

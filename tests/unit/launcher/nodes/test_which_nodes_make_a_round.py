@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.launcher.nodes.roster import LAST_CALL_S, Member, NodeRecord, disagreement, is_complete, missing, numbered
+from samebits.protocol.records import plain, restored
 
 
 def record(node: str, number: int | None = None, *, least: int = 1, most: int = 4, **more: object) -> NodeRecord:
@@ -21,7 +22,7 @@ FIRST = record("first", 0)
 
 def test_a_record_survives_json() -> None:
     one = record("b", None, alike={"cpu": "avx2"})
-    assert NodeRecord.decode(one.encode()) == one
+    assert restored(NodeRecord, plain(one)) == one
 
 
 def test_nodes_that_say_the_same_agree() -> None:

@@ -15,6 +15,7 @@ from samebits.launcher.nodes.key import Key
 from samebits.launcher.nodes.node_star import NodeStar, in_time, refuse_all, withdraw
 from samebits.launcher.nodes.roster import NodeRecord, Refused, withdrawal
 from samebits.launcher.nodes.view import Notices, RunView
+from samebits.protocol.records import plain
 from tests.support.several_nodes import free_port
 from tests.support.stars import Sky
 
@@ -113,7 +114,7 @@ def gathered(record, entries):
 
     sayings = Notices(record, view, tell, lambda _label, text: printed.append(text), lambda _told: None)
     gathering = Gathering(record, view, tell, lambda _ranks, _lanes: None)
-    for number, entry in enumerate(({"kind": "asks", "record": record.encode()}, *entries)):
+    for number, entry in enumerate(({"kind": "asks", "record": plain(record)}, *entries)):
         sayings.take(entry)
         view.take(entry)
         if view.round < 0:
@@ -122,17 +123,17 @@ def gathered(record, entries):
 
 
 def test_a_run_that_needs_all_its_nodes_ends_on_all_with_the_sentence():
-    asks = {"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()}
+    asks = {"kind": "asks", "record": plain(replace(FIRST, node="c0", host="c", number=2, is_host=False))}
     assert gathered(FIRST, [asks, ENTRY]) == ([("refused", SAID)], [])
 
 
 def test_who_asks_after_that_is_refused_too():
     view = RunView()
     gathering = Gathering(FIRST, view, view.take, lambda _ranks, _lanes: None)
-    for entry in ({"kind": "asks", "record": FIRST.encode()}, ENTRY):
+    for entry in ({"kind": "asks", "record": plain(FIRST)}, ENTRY):
         view.take(entry)
     gathering.decide(None, 0.0, 100.0)
-    view.take({"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()})
+    view.take({"kind": "asks", "record": plain(replace(FIRST, node="c0", host="c", number=2, is_host=False))})
     refusal = view.refusal_of("c0")
     assert refusal is not None and refusal.problem == SAID
 

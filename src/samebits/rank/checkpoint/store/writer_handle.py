@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.machine.processes import interpreter, interpreter_options
+from samebits.protocol.records import plain, restored
 
 PROGRAM = "samebits.rank.checkpoint.store.writer_process"
 GONE = "the process that wrote it has ended"
@@ -142,11 +143,9 @@ class Order:
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""
-        record = {**vars(self), "images": [vars(image) for image in self.images]}
-        return json.dumps(record, allow_nan=False).encode()
+        return json.dumps(plain(self), allow_nan=False).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Order:
         """The inverse of `encode`."""
-        record = json.loads(text)
-        return cls(**{**record, "images": [Image(**image) for image in record["images"]]})
+        return restored(cls, json.loads(text))

@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from samebits.errors import EnvironmentFailure, PeerLost, UsageError
 from samebits.protocol.journal.waiting_note import noted_at, waits
+from samebits.protocol.records import restored
 from samebits.rank.transport.local.native import compiled, why_not
 from samebits.rank.transport.local.process import RankProcess, objection
 from samebits.rank.transport.local.shared_store import SharedStore
@@ -316,5 +317,4 @@ def _read_place(report: bytes, same: str) -> tuple[list[int] | None, RankProcess
 @lru_cache(512)
 def _read_process(text: str) -> RankProcess:
     """Parse a process; it is nearly always the one that was parsed when the group before was made."""
-    place = json.loads(text)
-    return RankProcess(**place | {"cpus": tuple(place["cpus"])})
+    return restored(RankProcess, json.loads(text))

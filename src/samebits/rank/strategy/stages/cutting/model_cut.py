@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.schedule import balance
+from samebits.protocol.records import plain, restored
 from samebits.rank.strategy.stages.cutting.module_marks import StatePlace
 from samebits.rank.strategy.stages.cutting.trace import Call, Candidate, Trace
 
@@ -42,20 +43,6 @@ class Stage:
     cost_s: float
     """Measured seconds of forward and backward of one lane."""
 
-    def encode(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def decode(words: dict[str, Any]) -> Stage:
-        entry = words["entry"]
-        return Stage(
-            layers=tuple(words["layers"]),
-            skipped=tuple(words["skipped"]),
-            entry=None if entry is None else Entry(entry["layer"], entry["number"], tuple(entry["carried"])),
-            borrowed=tuple(words["borrowed"]),
-            cost_s=float(words["cost_s"]),
-        )
-
 
 @dataclass(frozen=True)
 class ModelCut:
@@ -74,13 +61,13 @@ class ModelCut:
         )
 
     def encode(self) -> dict[str, Any]:
-        stages = [stage.encode() for stage in self.stages]
+        stages = [*map(plain, self.stages)]
         return {"stages": stages, "holders": self.holders, "changing": list(self.changing)}
 
     @staticmethod
     def decode(words: dict[str, Any]) -> ModelCut:
         changing = tuple(StatePlace(*one) for one in words["changing"])
-        return ModelCut(tuple(map(Stage.decode, words["stages"])), dict(words["holders"]), changing)
+        return ModelCut(tuple(restored(Stage, one) for one in words["stages"]), dict(words["holders"]), changing)
 
 
 def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequence[str]) -> list[Candidate]:

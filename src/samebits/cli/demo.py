@@ -7,11 +7,7 @@ import sys
 
 import click
 
-from samebits.launcher.terminal.terminal import Terminal
 from samebits.protocol.run_folder import runs_folder
-from samebits.show.demo import Demo
-from samebits.show.live import show_in_browser
-from samebits.show.server import LivePage
 
 MOST_RANKS = 4
 """The training has 4 lanes."""
@@ -32,6 +28,11 @@ Exit code: 0 when both runs have the same bits; 1 when not."""
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The page's port. [default: any that is free]")
 def demo(ranks: int, auto: bool, browser: bool, port: int) -> None:
     """Train digits on several ranks, kill any of them, and compare the weights."""
+    from samebits.launcher.terminal.terminal import Terminal
+    from samebits.show.demo import Demo
+    from samebits.show.live import show_in_browser
+    from samebits.show.server import LivePage
+
     shown = Demo(ranks, runs_folder(os.environ), auto=auto)
     with LivePage(shown.state, shown.kill, port) as page:
         for line in show_in_browser(page.url, page.number, wanted=browser and not auto):

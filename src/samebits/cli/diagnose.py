@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from samebits.cli.under_way import screen
-from samebits.launcher.diagnosis.findings import FINDINGS, Finding
-from samebits.launcher.watch.diagnosis import Diagnosis
-from samebits.launcher.watch.diagnosis import diagnose as look
-from samebits.launcher.watch.places import Run, run_at
-from samebits.launcher.watch.table import show_table, table_of
 from samebits.machine.visible import hung
-from samebits.protocol.case import latest, names_of
 from samebits.protocol.run_folder import runs_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from samebits.launcher.diagnosis.findings import Finding
+    from samebits.launcher.watch.diagnosis import Diagnosis
+    from samebits.launcher.watch.places import Run
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below samebits-runs.
@@ -36,6 +33,9 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 @click.argument("run", required=False)
 def diagnose(run: str | None, as_json: bool) -> None:
     """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
+    from samebits.launcher.watch.diagnosis import diagnose as look
+    from samebits.launcher.watch.places import run_at
+
     found = run_at(run, runs_folder(os.environ))
     diagnosis = look(found)
     if as_json:
@@ -46,6 +46,11 @@ def diagnose(run: str | None, as_json: bool) -> None:
 
 
 def _show(run: Run, diagnosis: Diagnosis) -> None:
+    from samebits.cli.under_way import screen
+    from samebits.launcher.diagnosis.findings import FINDINGS
+    from samebits.launcher.watch.table import show_table, table_of
+    from samebits.protocol.case import latest, names_of
+
     console = screen()
     for label, text in [
         ("run", run.text),
@@ -68,6 +73,10 @@ def _show(run: Run, diagnosis: Diagnosis) -> None:
 
 
 def _explain(finding: Finding, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
     console.print(f"\n{finding.name}: {finding.title}", style="bold", markup=False, highlight=False)
     console.print(Padding(Text(finding.why.replace("`", "")), (0, 0, 0, 2)))
     for number, step in enumerate(finding.what_to_do, 1):

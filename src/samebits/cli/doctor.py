@@ -8,9 +8,6 @@ import sys
 
 import click
 
-from samebits.cli.program import check_here
-from samebits.cli.under_way import screen
-from samebits.launcher.doctor.examination import examine
 from samebits.protocol.installation import VERSION
 
 EPILOG = """\b
@@ -25,6 +22,10 @@ Exit code: 0; 1 when there is a problem."""
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def doctor(as_json: bool) -> None:
     """Check this machine: versions, driver, devices, cores, backends, limits, leftovers."""
+    from samebits.cli.program import check_here
+    from samebits.cli.under_way import screen
+    from samebits.launcher.doctor.examination import examine
+
     check_here()
     report = examine(os.environ, VERSION)
     if as_json:

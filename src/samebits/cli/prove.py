@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from samebits.cli.start_verify import Progress
 from samebits.cli.under_way import UnderWay, screen
-from samebits.cli.verify import Progress
 from samebits.errors import UsageError
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.request import LaunchRequest
@@ -18,8 +18,9 @@ from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.protocol.claims import Proved
 from samebits.protocol.layout.mesh import choose_mesh
 from samebits.verify.lane_order import Order
+from samebits.verify.plain import PLAIN
 from samebits.verify.report import show
-from samebits.verify.result import PLAIN, Result
+from samebits.verify.result import Result
 from samebits.verify.verify import Proof, verify
 
 RANKS = (1, 2)

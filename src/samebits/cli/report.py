@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from samebits.errors import UsageError
-from samebits.launcher.watch.places import run_at
 from samebits.protocol.run_folder import runs_folder, write_private
-from samebits.show.report import compare, comparison_data, page, slower
-from samebits.show.story import Record, read_record, story_of
+
+if TYPE_CHECKING:
+    from samebits.show.story import Record
 
 MOST_RUNS = 20
 EPILOG = """\b
@@ -32,6 +33,10 @@ Exit code: 0; 1 when a run is slower than --fail-slower allows; 2 when RUN is no
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 def report(output: str, fail_slower: str | None, runs: tuple[str, ...]) -> None:
     """Write what there is to see of a run into one HTML file; of several, how they differ."""
+    from samebits.launcher.watch.places import run_at
+    from samebits.show.report import comparison_data, page
+    from samebits.show.story import read_record, story_of
+
     most = _share(fail_slower) if fail_slower is not None else None
     if most is not None and len(runs) < 2:
         raise UsageError("--fail-slower compares runs, but there is only one.", "Name the run to compare with first.")
@@ -57,6 +62,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tell(records: list[Record], most: float | None) -> None:
+    from samebits.show.report import compare, slower
+
     compared = [compare(records[0], other) for other in records[1:]]
     for one in compared:
         speed = f"{one.ratio:.2f} times the speed" if one.ratio == one.ratio else "speed not known"

@@ -191,6 +191,6 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    from samebits.cli.start_run import start  # noqa: PLC0415 - `--help` needs nothing of the launcher
+    from samebits.cli.start_run import start
 
     sys.exit(start(options))

@@ -16,7 +16,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from samebits.cli.program import check_program
 from samebits.cli.run import run
 from samebits.errors import UsageError
 from samebits.machine.visible import visible
@@ -72,6 +71,8 @@ NOT_HERE = (
 @click.pass_context
 def sbatch(context: click.Context, /, **options: Any) -> int:
     """Write a job script that runs SCRIPT under SLURM, saves its state in time, and resumes."""
+    from samebits.cli.program import check_program
+
     check_program(options["script"], options["module"], "sbatch")
     _check(context, options)
     title = _title(options)

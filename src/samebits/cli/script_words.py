@@ -135,7 +135,7 @@ def _end_of_options(words: Sequence[str]) -> int:
 
 def note_strays(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
     """Say on standard error which of the script's words look like options of `command`."""
-    from samebits.launcher.script_source import source_of  # noqa: PLC0415 - `--help` needs nothing of the launcher
+    from samebits.launcher.script_source import source_of
 
     names = [name for option in command.get_params(ctx) if isinstance(option, click.Option) for name in option.opts]
     source = source_of(ctx.params["script"], bool(ctx.params["module"])) if words else None
@@ -191,7 +191,7 @@ def check_module(module: str) -> None:
         raise UsageError(
             f"There is no module {module} that can be run.", "Check the name; a package needs __main__.py."
         )
-    from samebits.launcher.script_source import module_file  # noqa: PLC0415 - as above
+    from samebits.launcher.script_source import module_file
 
     file = module_file(module)
     if file is not None:

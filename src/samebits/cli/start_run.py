@@ -30,7 +30,7 @@ def start(options: dict[str, Any]) -> int:
     for line in _notes(request, ignored):
         Console(terminal).line(line)
     if steps:
-        from samebits.cli.prove import prove_first  # noqa: PLC0415 - other runs need nothing of `verify`
+        from samebits.cli.prove import prove_first
 
         request = prove_first(request, steps, terminal)
     outcome = launch(request, terminal)

@@ -93,7 +93,7 @@ def place_from(nnodes: str | None, given: Mapping[str, Any], variables: Mapping[
         UsageError: for what cannot be.
     """
     words: dict[str, Any] = {_field(option): given.get(_field(option)) for option in NODE_OPTIONS}
-    from samebits.launcher.nodes.place import Options, choose_place  # noqa: PLC0415 - `--help` needs nothing of the launcher
+    from samebits.launcher.nodes.place import Options, choose_place
 
     return choose_place(Options(nnodes=nnodes, standalone=bool(given.get("standalone")), **words), variables, script)
 

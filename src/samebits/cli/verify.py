@@ -1,40 +1,14 @@
-"""`samebits verify`: from the command line to a proof, its table and its exit code."""
+"""`samebits verify`: the options."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from samebits.cli.program import check_program, machine_for, program_from
 from samebits.cli.script_words import OptionsBeforeScript
-from samebits.cli.shared_options import (
-    accept_arithmetic_options,
-    accept_form_options,
-    accept_in_place,
-    check_form,
-    form_from,
-)
-from samebits.cli.under_way import UnderWay, screen
-from samebits.errors import UsageError
-from samebits.launcher.trials.trials import Files, Trials
-from samebits.machine.regular_file import other_kind
-from samebits.protocol.layout.mesh import launched, on_ranks
-from samebits.verify.continued import Continued, show_continued
-from samebits.verify.interruption import Interruption, interrupt
-from samebits.verify.report import show
-from samebits.verify.result import ACCEPTABLE, SCRIPT, Result
-from samebits.verify.saved_bits import SavedBits, read_saved
-from samebits.verify.verify import Proof
-from samebits.verify.verify import verify as prove
+from samebits.cli.shared_options import accept_arithmetic_options, accept_form_options, accept_in_place
+from samebits.verify.plain import ACCEPTABLE
 
 DEFAULT_RANKS = "1,2,4"
 DEFAULT_STEPS = 20
@@ -98,169 +72,6 @@ in the use of samebits, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
-    began = time.monotonic()
-    proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
-    under_way = UnderWay(is_quiet=options["quiet"])
-    progress = Progress(under_way)
-    with Trials(proof.program, progress.watch, files=Files(options["in_place"], under_way.note)) as trials:
-        result: Result | Continued | None = None
-        try:
-            result = interrupt(proof, trials) if isinstance(proof, Interruption) else prove(proof, trials)
-        except (KeyboardInterrupt, SystemExit) as ending:
-            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
-            progress.say_stopped(int(code or 1))
-            sys.exit(code)
-        finally:
-            if result is None or result.exit_code == 0:
-                trials.remove()
-        if result.exit_code:
-            result.kept, result.folder = trials.keep(), str(trials.base)
-    if options["as_json"]:
-        click.echo(json.dumps(result.as_json(), allow_nan=False))
-    elif isinstance(result, Continued):
-        show_continued(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
-    else:
-        show(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
-    sys.exit(result.exit_code)
+    from samebits.cli.start_verify import start
 
-
-def proof_from(options: dict[str, Any]) -> Proof:
-    """Check everything that can be checked before anything starts.
-
-    Raises:
-        UsageError: with the fix.
-    """
-    ranks = parse_ranks(options["ranks"] or DEFAULT_RANKS, alone=bool(options["save"] or options["against"]))
-    check_counts(options)
-    check_program(options["script"], options["module"], "verify")
-    program = program_from(
-        options, max(ranks), machine_for(options["device"], is_quiet=options["quiet"]), form_from(options)
-    )
-    save, against = bits_files(options["save"], options["against"])
-    if against is not None and not program.threads_given:
-        program = replace(program, threads=int(against[1].facts["threads"]))
-    steps = options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS)
-    accepted = accepted_from(options["accept"])
-    if SCRIPT in accepted and against is None:
-        raise UsageError(f"--accept {SCRIPT} needs --against.", "Give both, or leave it out.")
-    proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against)
-    for count in ranks:
-        started, told = launched(on_ranks(program.form, count), count)
-        check_form(told, started, proof.lanes, program.device)
-    return proof
-
-
-def interruption_from(options: dict[str, Any]) -> Interruption:
-    """The same for --interrupt.
-
-    Raises:
-        UsageError: with the fix.
-    """
-    if options["interrupt"] < 1:
-        raise UsageError(
-            f"--interrupt must be a step from 1 on, but is {options['interrupt']}.", "Name the step to stop after."
-        )
-    for name in ("save", "against", "accept"):
-        if options[name]:
-            raise UsageError(f"--{name} and --interrupt compare different things.", "Give one of them.")
-    ranks = parse_ranks(options["ranks"] or "1", alone=True)
-    if len(ranks) > 2:
-        raise UsageError(
-            f"--ranks {options['ranks']} are too many with --interrupt.",
-            "Give one number, or two: until the stop, and after it.",
-        )
-    check_counts(options)
-    check_program(options["script"], options["module"], "verify")
-    program = program_from(
-        options, max(ranks), machine_for(options["device"], is_quiet=options["quiet"]), form_from(options)
-    )
-    for count in ranks:
-        started, told = launched(on_ranks(program.form, count), count)
-        check_form(told, started, options["lanes"], program.device)
-    steps = options["steps"] or DEFAULT_STEPS
-    return Interruption(program, options["interrupt"], (ranks[0], ranks[-1]), options["lanes"], steps)
-
-
-def check_counts(options: dict[str, Any]) -> None:
-    """Raise `UsageError` for --steps and --lanes below 1."""
-    for name in ("steps", "lanes"):
-        if options[name] is not None and options[name] < 1:
-            raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
-
-
-def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
-    """The names behind --accept, given several times or with commas.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
-    names = tuple(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
-    for name in names:
-        if name not in ACCEPTABLE:
-            raise UsageError(f"--accept {name}: there is no such finding.", f"Try --accept {' or '.join(ACCEPTABLE)}.")
-    return names
-
-
-def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tuple[Path, SavedBits] | None]:
-    """The file to write, and the file to compare with and what it holds.
-
-    Raises:
-        UsageError: when the first could not be written at the end, or the second cannot be trusted.
-    """
-    if save is not None:
-        path = Path(save)
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
-            raise UsageError(
-                f"--save {save} cannot be written.", "Choose a file in a folder that exists and is writable."
-            )
-        if against is not None and path.resolve() == Path(against).resolve():
-            raise UsageError(
-                f"--save and --against name the same file {save}, which would hide a difference.", "Name two."
-            )
-    read = (Path(against), read_saved(Path(against))) if against is not None else None
-    return (Path(save) if save is not None else None), read
-
-
-def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
-    """`1,2,4` as numbers, in the given order; a single number only if `alone`.
-
-    Raises:
-        UsageError: for anything but numbers of at least 1 with commas between them.
-    """
-    try:
-        ranks = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--ranks must be numbers separated by commas, but is {text!r}.", "Try --ranks 1,2.") from None
-    if min(ranks) < 1:
-        raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}.", "Try --ranks 1,2.")
-    if len(set(ranks)) == 1 and not alone:
-        raise UsageError(
-            f"--ranks {text} leaves nothing to compare.",
-            "Give at least two numbers (--ranks 1,2), or a file (--save, --against).",
-        )
-    return ranks
-
-
-class Progress:
-    """A line for each run on standard error, and its seconds while it lasts.
-
-    Args:
-        under_way: what says them.
-    """
-
-    def __init__(self, under_way: UnderWay) -> None:
-        self._under_way = under_way
-
-    def watch(self, label: str, seconds: float | None) -> None:
-        """Show that a run begins, or has ended after this many seconds."""
-        if seconds is None:
-            self._under_way.begin(label)
-        else:
-            self._under_way.end(f"{label} … {seconds:.1f} s")
-
-    def say_stopped(self, code: int) -> None:
-        """Say that a signal, 128 less than `code`, has ended everything."""
-        name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
-        where = f' in the run "{self._under_way.present}"' if self._under_way.present else ""
-        self._under_way.end()
-        self._under_way.say(f"stopped by {name}{where}: nothing is proved; no process and no file of the runs is left")
+    start(options)

@@ -10,18 +10,9 @@ import time
 from pathlib import Path
 
 import click
-from rich.live import Live
 
-from samebits.cli.under_way import screen
-from samebits.launcher.watch.places import run_at
-from samebits.launcher.watch.table import show_table, table_of, total_of
-from samebits.launcher.watch.view import Viewer
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import runs_folder
-from samebits.show.live import LiveRun, show_in_browser
-from samebits.show.screen import screen_of
-from samebits.show.server import LivePage
-from samebits.show.story import read_record
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below samebits-runs.
@@ -43,6 +34,15 @@ HEADER_ROWS = 2
 @click.argument("run", required=False)
 def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, browser: bool) -> None:
     """Show what every rank of RUN is doing, until the run has ended."""
+    from rich.live import Live
+
+    from samebits.cli.under_way import screen
+    from samebits.launcher.watch.places import run_at
+    from samebits.launcher.watch.table import show_table, table_of, total_of
+    from samebits.launcher.watch.view import Viewer
+    from samebits.show.screen import screen_of
+    from samebits.show.story import read_record
+
     found = run_at(run, runs_folder(os.environ))
     if web:
         _serve(found.folder.path, port, browser=browser)
@@ -72,6 +72,9 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
 
 
 def _serve(path: Path, port: int, *, browser: bool) -> None:
+    from samebits.show.live import LiveRun, show_in_browser
+    from samebits.show.server import LivePage
+
     with LivePage(LiveRun(path).state, port=port) as page:
         for line in show_in_browser(page.url, page.number, wanted=browser):
             click.echo(line)

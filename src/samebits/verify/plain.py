@@ -18,6 +18,9 @@ from operator import mul
 
 from samebits.protocol.run_folder import RunFolder
 
+PLAIN, SCRIPT = "plain", "script"
+ACCEPTABLE = {PLAIN: "a `plain` row that does not agree", SCRIPT: "an --against file from another script"}
+"""What `--accept` can name, and what that means."""
 Vector = Sequence[float]
 _sumprod: Callable[[Vector, Vector], float] | None = getattr(math, "sumprod", None)
 """From Python 3.12 on: exact, and several times faster."""

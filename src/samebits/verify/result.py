@@ -15,7 +15,7 @@ from samebits.protocol.run_folder import RunFolder
 from samebits.verify.comparison import END, Difference, Row
 from samebits.verify.evidence import Place
 from samebits.verify.lane_order import LaneOrder, Order
-from samebits.verify.plain import Plain, sentence
+from samebits.verify.plain import PLAIN, Plain, sentence
 
 T = TypeVar("T", int, float)
 CONSTANT = 1e-4
@@ -109,11 +109,6 @@ def constant_ratio(left: Sequence[float], right: Sequence[float]) -> float | Non
     return ratio if all(abs(b - ratio * a) <= tolerance for a, b in pairs) else None
 
 
-PLAIN, SCRIPT = "plain", "script"
-ACCEPTABLE = {PLAIN: "a `plain` row that does not agree", SCRIPT: "an --against file from another script"}
-"""What `--accept` can name, and what that means."""
-
-
 @dataclass(frozen=True)
 class Run:
     """One of the compared runs."""
@@ -195,7 +190,7 @@ class Result:
     """Why equal bits are not promised at all (see `samebits.protocol.arithmetic`); empty where they are."""
     plain: Plain | None = None
     accepted: tuple[str, ...] = ()
-    """What of `ACCEPTABLE` a person accepts: they do not make the exit code 1."""
+    """What of `plain.ACCEPTABLE` a person accepts: they do not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     lane_order: LaneOrder | None = None

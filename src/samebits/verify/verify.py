@@ -19,8 +19,8 @@ from samebits.verify.comparison import comparable, first_difference, rows_of
 from samebits.verify.evidence import Evidence, read_evidence
 from samebits.verify.explanation import Compared, Scene, expected, explain
 from samebits.verify.lane_order import LaneOrder, not_tried, try_another_order
-from samebits.verify.plain import Agreement, Lanes, Plain, elements_for, judge, read_lanes
-from samebits.verify.result import SCRIPT, Against, Failed, Result, Run
+from samebits.verify.plain import SCRIPT, Agreement, Lanes, Plain, elements_for, judge, read_lanes
+from samebits.verify.result import Against, Failed, Result, Run
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
 
 LAST_WORDS = 5
@@ -88,7 +88,7 @@ class Proof:
     """None: the script's, or those of the file, or the largest number of ranks."""
     steps: int
     accepted: tuple[str, ...] = ()
-    """What a person accepts, of `result.ACCEPTABLE`."""
+    """What a person accepts, of `plain.ACCEPTABLE`."""
     save: Path | None = None
     """Where to write the bits, if all ranks have the same."""
     against: tuple[Path, SavedBits] | None = None

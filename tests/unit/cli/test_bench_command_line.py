@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from samebits.cli.bench import bench_from, check_plot, parse_ranks
+from samebits.cli.start_bench import bench_from, check_plot, parse_ranks
 from samebits.errors import UsageError
 
 OPTIONS = {

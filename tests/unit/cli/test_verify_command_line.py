@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.cli.script_words import own_first, strays
-from samebits.cli.verify import interruption_from, parse_ranks, proof_from
+from samebits.cli.start_verify import interruption_from, parse_ranks, proof_from
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Form, on_ranks
 from tests.support.promises import promise

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samebits.cli.verify import bits_files
+from samebits.cli.start_verify import bits_files
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Program
 from samebits.protocol.recording import AT_END

@@ -48,7 +48,7 @@ def test_a_signal_removes_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("samebits.cli.checkpoint.states_at_url", interrupted)
+    monkeypatch.setattr("samebits.cli.start_checkpoint.states_at_url", interrupted)
     monkeypatch.setattr(sys, "argv", ["samebits", "checkpoint", "ls", f"file://{tmp_path}"])
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

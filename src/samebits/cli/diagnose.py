@@ -33,6 +33,7 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 @click.argument("run", required=False)
 def diagnose(run: str | None, as_json: bool) -> None:
     """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
+    from samebits.cli.under_way import screen
     from samebits.launcher.watch.diagnosis import diagnose as look
     from samebits.launcher.watch.places import run_at
 
@@ -41,17 +42,15 @@ def diagnose(run: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**found.as_json(), **diagnosis.as_json()}))
     else:
-        _show(found, diagnosis)
+        _show(found, diagnosis, screen())
     sys.exit(1 if diagnosis.is_bad else 0)
 
 
-def _show(run: Run, diagnosis: Diagnosis) -> None:
-    from samebits.cli.under_way import screen
+def _show(run: Run, diagnosis: Diagnosis, console: Console) -> None:
     from samebits.launcher.diagnosis.findings import FINDINGS
     from samebits.launcher.watch.table import show_table, table_of
     from samebits.protocol.case import latest, names_of
 
-    console = screen()
     for label, text in [
         ("run", run.text),
         ("state", diagnosis.headline),

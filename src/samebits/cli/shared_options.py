@@ -10,6 +10,9 @@ import click
 from samebits.protocol.arithmetic import NUMERICS, PRECISIONS, Arithmetic, allowed_named
 from samebits.protocol.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
 
+VERIFIED_RANKS, VERIFIED_STEPS = "1,2,4", 20
+"""What `verify` compares where nobody says it."""
+
 
 def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --precision, --numerics and --allow to a command."""

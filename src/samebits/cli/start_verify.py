@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 import click
 
 from samebits.cli.program import check_program, machine_for, program_from
-from samebits.cli.shared_options import check_form, form_from
+from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_form, form_from
 from samebits.cli.under_way import UnderWay, screen
-from samebits.cli.verify import DEFAULT_RANKS, DEFAULT_STEPS
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Files, Trials
 from samebits.machine.regular_file import other_kind
@@ -65,7 +64,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     Raises:
         UsageError: with the fix.
     """
-    ranks = parse_ranks(options["ranks"] or DEFAULT_RANKS, alone=bool(options["save"] or options["against"]))
+    ranks = parse_ranks(options["ranks"] or VERIFIED_RANKS, alone=bool(options["save"] or options["against"]))
     check_counts(options)
     check_program(options["script"], options["module"], "verify")
     program = program_from(
@@ -74,7 +73,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     save, against = bits_files(options["save"], options["against"])
     if against is not None and not program.threads_given:
         program = replace(program, threads=int(against[1].facts["threads"]))
-    steps = options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS)
+    steps = options["steps"] or (against[1].steps if against is not None else VERIFIED_STEPS)
     accepted = accepted_from(options["accept"])
     if SCRIPT in accepted and against is None:
         raise UsageError(f"--accept {SCRIPT} needs --against.", "Give both, or leave it out.")
@@ -112,7 +111,7 @@ def interruption_from(options: dict[str, Any]) -> Interruption:
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, options["lanes"], program.device)
-    steps = options["steps"] or DEFAULT_STEPS
+    steps = options["steps"] or VERIFIED_STEPS
     return Interruption(program, options["interrupt"], (ranks[0], ranks[-1]), options["lanes"], steps)
 
 

@@ -7,11 +7,15 @@ from typing import Any
 import click
 
 from samebits.cli.script_words import OptionsBeforeScript
-from samebits.cli.shared_options import accept_arithmetic_options, accept_form_options, accept_in_place
+from samebits.cli.shared_options import (
+    VERIFIED_RANKS,
+    VERIFIED_STEPS,
+    accept_arithmetic_options,
+    accept_form_options,
+    accept_in_place,
+)
 from samebits.verify.plain import ACCEPTABLE
 
-DEFAULT_RANKS = "1,2,4"
-DEFAULT_STEPS = 20
 EPILOG = """\b
 Examples:
   samebits verify train.py --lr 0.1                  20 steps on 1, 2 and 4 ranks
@@ -39,13 +43,13 @@ in the use of samebits, or for a file that cannot be trusted; 130 for Ctrl-C."""
         "max_content_width": 110,
     },
 )
-@click.option("--ranks", default=None, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
+@click.option("--ranks", default=None, metavar="N,N,...", help=f"Numbers of ranks. [default: {VERIFIED_RANKS}]")
 @click.option(
     "--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else 4 or the most ranks]"
 )
 @accept_form_options
 @accept_arithmetic_options
-@click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {DEFAULT_STEPS}, or the file's]")
+@click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {VERIFIED_STEPS}, or the file's]")
 @click.option("--save", default=None, metavar="FILE.json", help="Write the bits, if all ranks have the same.")
 @click.option("--against", default=None, metavar="FILE.json", help="Compare with bits written by --save.")
 @click.option(

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.launcher.nodes.address import Choice, Place
+from samebits.launcher.nodes.address import Choice, ListenAddress
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nodes.door import Door
 from samebits.launcher.nodes.interfaces import PortTaken, choose_here, listen
@@ -180,7 +180,7 @@ class RoundStores:
         """Hold the store of a round, on node 0, before it begins."""
         if not isinstance(self._star, HostStar):
             return
-        own = listen(Place("127.0.0.1", 0))
+        own = listen(ListenAddress("127.0.0.1", 0))
         served = own.dup().detach()
         port = own.getsockname()[1]
         store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=served)
@@ -192,7 +192,7 @@ class RoundStores:
     def join(self, number: int) -> int:
         """The port on this node for a round that has begun."""
         self._leave()
-        listener = listen(Place("127.0.0.1", 0))
+        listener = listen(ListenAddress("127.0.0.1", 0))
         self._joined = listener, Entrance(self._star, listener, str(number))
         return int(listener.getsockname()[1])
 

@@ -24,7 +24,8 @@ TO_BE_WRITTEN = {"amd-epyc-26-2-avx512-torch-2.13.0-cpu-python-3.11.7": {"states
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "So do the kinds of scripts above, over Gloo too, and under mixed precision",
+    "Under `zero1` the kinds of scripts of the first table have the bits of one rank too, over Gloo, and "
+    "under mixed precision",
     also=[
         "test_ranks_that_share_no_memory_hand_the_parameters_around",
         "test_mixed_precision_has_the_bits_of_one_rank",
@@ -32,8 +33,8 @@ TO_BE_WRITTEN = {"amd-epyc-26-2-avx512-torch-2.13.0-cpu-python-3.11.7": {"states
 )
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "So do the kinds of scripts above, or they are refused in one sentence; and unusual models and loops: "
-    "checkpointed parts, LSTM, attention's fast path, autocast, lanes without backward",
+    "In stages the kinds of scripts of the first table have the bits of one rank or are refused in one "
+    "sentence, as have checkpointed parts, LSTM, attention's fast path, autocast, lanes without backward",
     also=["test_corners_of_models_and_loops_have_the_bits_of_one_rank"],
 )
 @pytest.mark.thorough

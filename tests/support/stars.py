@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.address import ListenAddress
 from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.key import Key
 from samebits.launcher.nodes.node_star import NodeStar
@@ -26,8 +26,8 @@ class Sky:
 
     def __init__(self, key: Key | None = None, **how: Any) -> None:
         self.key = key or Key.made()
-        listener = listen(Place("127.0.0.1", 0))
-        self.place = Place("127.0.0.1", listener.getsockname()[1])
+        listener = listen(ListenAddress("127.0.0.1", 0))
+        self.place = ListenAddress("127.0.0.1", listener.getsockname()[1])
         self.host = HostStar("a", listener, self.key, **how)
         self.stars: dict[str, Star] = {"a": self.host}
         self.heard: dict[str, list[dict[str, Any]]] = {"a": []}

@@ -17,7 +17,7 @@ import click
 
 from samebits.cli.torchrun_options import place_from
 from samebits.errors import UsageError
-from samebits.launcher.nodes.address import Choice, Endpoint, Place, is_loopback
+from samebits.launcher.nodes.address import Choice, Endpoint, ListenAddress, is_loopback
 from samebits.launcher.nodes.interfaces import PortTaken, choose_here, look
 from samebits.launcher.nodes.key import KeySettings, RunKey
 from samebits.launcher.nodes.place import MOST_NODES, NodePlace
@@ -126,4 +126,4 @@ def _chosen(place: NodePlace) -> tuple[Choice, bool]:
     own = next((one for one in view.own if not is_loopback(one.address)), None)
     if place.number != 0 or own is None or not all(map(is_loopback, view.resolved)):
         raise why
-    return Choice(own, Place(own.address, endpoint.port)), True
+    return Choice(own, ListenAddress(own.address, endpoint.port)), True

@@ -82,7 +82,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             path.mkdir(mode=0o700)
         if request.nodes.place.is_one_node:
             make_rank_files(request)
-        write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
+        create_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         # Only a folder that was empty, or was not there, may be removed.
         if is_own:
@@ -100,7 +100,7 @@ def make_rank_files(request: LaunchRequest) -> None:
     for rank in request.numbers:
         make_ring(folder.journal(rank), rank)
         with suppress(FileExistsError):
-            write_private(folder.log(rank), "")
+            create_private(folder.log(rank), "")
 
 
 def renew_run_folder(request: LaunchRequest) -> Restart:
@@ -162,7 +162,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
     }
 
 
-def write_private(path: Path, text: str) -> None:
+def create_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,6 +1,6 @@
 """What the launcher does when a rank was lost: start all ranks again, or stop. A pure decision with its reason.
 
-    how all ranks ended      -> verdict.judge
+    how all ranks ended      -> verdict.verdict_of
     + where the culprit was  -> Loss: what happened, at which step
     + what was requested, and the losses so far -> decide: `RestartAll` or `Stop`
 

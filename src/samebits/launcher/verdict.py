@@ -74,7 +74,7 @@ class Verdict:
         return f"rank {other} calls an exchange that {who}, which came to the end of the script, did not call"
 
 
-def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
+def verdict_of(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
     """Judge ranks that have all ended.
 
     The earliest event that is not a consequence of another is the cause: an exception of the script, a signal that the

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from samebits.protocol.recording import AT_END
-from samebits.verify.evidence import Kind, Place
+from samebits.verify.evidence import ItemAtStep, Kind
 
 NOT_REPEATABLE = (
     "the script is not repeatable: run again with the same ranks, it gave different bits. It uses "
@@ -75,7 +75,7 @@ ROUNDING = 1e-4
 class Symptoms:
     """What is known about the first difference."""
 
-    place: Place
+    place: ItemAtStep
     """The first item that differs."""
     ranks: tuple[int, int]
     """The numbers of ranks of the two runs; equal for replicas of one run, 0 for a file."""
@@ -93,7 +93,7 @@ class Symptoms:
     """Whether a second run of the same configuration gave the same bits."""
     only_nan: bool = False
     """Whether both sides are NaN and differ only in the bits of the NaN."""
-    first_nan: Place | None = None
+    first_nan: ItemAtStep | None = None
     """Where a NaN appears first."""
     since: str = ""
     """The file, if the second side is one; empty for a run."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from samebits.protocol.recording import AT_END
-from samebits.verify.evidence import Evidence, Kind, Place, Recorded
+from samebits.verify.evidence import Evidence, ItemAtStep, Kind, Recorded
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Difference:
 
     left: Side
     right: Side
-    place: Place
+    place: ItemAtStep
     left_value: str | None
     """None: this recording has no such item."""
     right_value: str | None
-    places: tuple[Place, ...]
+    places: tuple[ItemAtStep, ...]
     """All places of the same step that differ, in order; the first of them is `place`."""
 
     @property
@@ -75,11 +75,11 @@ def _difference(left: Side, right: Side, ours: Recorded, theirs: Recorded) -> Di
     return Difference(left, right, first, ours.get(first), theirs.get(first), same_step)
 
 
-def _ordered(ours: Recorded, theirs: Recorded) -> list[Place]:
+def _ordered(ours: Recorded, theirs: Recorded) -> list[ItemAtStep]:
     return [*ours, *(place for place in theirs if place not in ours)]
 
 
-def _differs(place: Place, ours: Recorded, theirs: Recorded, replicas: bool) -> bool:
+def _differs(place: ItemAtStep, ours: Recorded, theirs: Recorded, replicas: bool) -> bool:
     """Whether both differ; what a script keeps on one rank (`if run.is_main: ...`) does not count among replicas."""
     if replicas and place.kind is Kind.SCRIPT and (place not in ours or place not in theirs):
         return False
@@ -100,7 +100,7 @@ class Cell:
     """The rank that differs from rank 0, if the run's ranks differ among themselves."""
 
 
-def cell(belongs: Callable[[Place], bool], run: Evidence, reference: Evidence) -> Cell:
+def cell(belongs: Callable[[ItemAtStep], bool], run: Evidence, reference: Evidence) -> Cell:
     """Compare the items that belong to a row in `run` with those in `reference`, which may be the same."""
     mine = _of(belongs, run.ranks[0])
     digest = hashlib.blake2b(digest_size=4)
@@ -118,7 +118,7 @@ def cell(belongs: Callable[[Place], bool], run: Evidence, reference: Evidence) -
     return Cell(word, names, found.place.step if found is not None else None)
 
 
-def _of(belongs: Callable[[Place], bool], recorded: Recorded) -> Recorded:
+def _of(belongs: Callable[[ItemAtStep], bool], recorded: Recorded) -> Recorded:
     return {place: value for place, value in recorded.items() if belongs(place)}
 
 
@@ -131,7 +131,7 @@ def comparable(runs: Sequence[Evidence]) -> list[Evidence]:
         return list(runs)
     everywhere = set.intersection(*(set(run.ranks[0]) for run in runs))
 
-    def stays(place: Place) -> bool:
+    def stays(place: ItemAtStep) -> bool:
         return place.step != AT_END or place.kind is Kind.AGAIN or place in everywhere
 
     return [replace(run, ranks=tuple(_of(stays, rank) for rank in run.ranks)) for run in runs]
@@ -179,11 +179,11 @@ def rows_of(runs: Sequence[Evidence]) -> list[Row]:
     return [row for row in found if row.num_items]
 
 
-def _of_steps(kind: Kind) -> Callable[[Place], bool]:
+def _of_steps(kind: Kind) -> Callable[[ItemAtStep], bool]:
     return lambda place: place.kind is kind and place.step != AT_END
 
 
-def _row(key: str, name: str, belongs: Callable[[Place], bool], runs: Sequence[Evidence]) -> Row:
+def _row(key: str, name: str, belongs: Callable[[ItemAtStep], bool], runs: Sequence[Evidence]) -> Row:
     cells = tuple(cell(belongs, run, runs[0]) for run in runs)
     count = max(one.num_items for one in cells)
     return Row(key, name if key in ONE_PER_STEP and count == 1 else f"{name} ({count})", count, cells)

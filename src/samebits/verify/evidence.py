@@ -51,7 +51,7 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Place:
+class ItemAtStep:
     """An item at a step."""
 
     step: int
@@ -84,7 +84,7 @@ class Place:
         return words[-1].rpartition(".")[0] if of_parameter else ""
 
 
-Recorded = Mapping[Place, str]
+Recorded = Mapping[ItemAtStep, str]
 """Everything that one rank recorded, in order."""
 
 
@@ -108,7 +108,7 @@ class Evidence:
 
     ranks: tuple[Recorded, ...]
     end: End = field(default_factory=End)
-    norms: Mapping[Place, float] = field(default_factory=dict)
+    norms: Mapping[ItemAtStep, float] = field(default_factory=dict)
     """Norms of tensors, where they were wanted."""
 
     @property
@@ -118,7 +118,7 @@ class Evidence:
         return max(steps, default=0)
 
     @property
-    def first_nan(self) -> Place | None:
+    def first_nan(self) -> ItemAtStep | None:
         """Where a NaN appears first in what rank 0 recorded."""
         return next((place for place, value in self.ranks[0].items() if is_nan(value)), None)
 
@@ -128,21 +128,21 @@ class Evidence:
         return replace(self, ranks=ranks, end=End())
 
 
-def parse(lines: Iterator[str]) -> dict[Place, str]:
+def parse(lines: Iterator[str]) -> dict[ItemAtStep, str]:
     """The items of one rank's file; if a name comes twice, the first one counts."""
-    recorded: dict[Place, str] = {}
+    recorded: dict[ItemAtStep, str] = {}
     for line in lines:
         entry = json.loads(line)
         for item, value in entry.get("items", {}).items():
-            recorded.setdefault(Place(entry["step"], item), value)
+            recorded.setdefault(ItemAtStep(entry["step"], item), value)
     return recorded
 
 
-def parse_norms(lines: Iterator[str]) -> dict[Place, float]:
+def parse_norms(lines: Iterator[str]) -> dict[ItemAtStep, float]:
     """The norms in one rank's file."""
     entries = map(json.loads, lines)
     return {
-        Place(entry["step"], item): float.fromhex(norm)
+        ItemAtStep(entry["step"], item): float.fromhex(norm)
         for entry in entries
         for item, norm in entry.get("norms", {}).items()
     }
@@ -181,14 +181,14 @@ def with_samples_of_all(ranks: Sequence[Recorded]) -> list[Recorded]:
     # Each lane's samples are recorded by the rank that carries it. Which rank that is depends on the number of ranks, so
     # recordings of different runs can be compared only when each has all lanes.
     shared = {place: value for rank in ranks for place, value in rank.items() if place.kind in OF_ONE_RANK}
-    by_step: dict[int, dict[Place, str]] = {}
+    by_step: dict[int, dict[ItemAtStep, str]] = {}
     for place in sorted(shared, key=lambda place: (place.step, _natural(place.item))):
         by_step.setdefault(place.step, {})[place] = shared[place]
     return [_with_samples(rank, by_step) for rank in ranks]
 
 
 def _with_samples(own: Recorded, samples: Mapping[int, Recorded]) -> Recorded:
-    found: dict[Place, str] = {}
+    found: dict[ItemAtStep, str] = {}
     seen: set[int] = set()
     for place, value in own.items():
         if place.step not in seen:
@@ -221,7 +221,7 @@ def complete(ranks: Sequence[Recorded], replicas: Sequence[Sequence[int]]) -> li
     return completed
 
 
-def _read(path: Path, parsed: Callable[[Iterator[str]], dict[Place, T]]) -> dict[Place, T]:
+def _read(path: Path, parsed: Callable[[Iterator[str]], dict[ItemAtStep, T]]) -> dict[ItemAtStep, T]:
     if not path.exists():
         return {}
     with path.open() as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from samebits.verify.evidence import Kind, Place, Recorded, readable
+from samebits.verify.evidence import ItemAtStep, Kind, Recorded, readable
 
 MOST_NAMED = 4
 COLLECTIONS = ("dict", "list", "OrderedDict")
@@ -90,7 +90,7 @@ def forgotten(undisturbed: Recorded, stopped: Recorded, resumed: Recorded, named
     return Forgotten(tuple(objects.items()), tuple(variables), tuple(named))
 
 
-def cause(found: Forgotten, place: Place) -> str:
+def cause(found: Forgotten, place: ItemAtStep) -> str:
     """The usual cause of the first difference, at `place`."""
     if advice := found.advice():
         return advice

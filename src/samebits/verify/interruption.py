@@ -20,7 +20,7 @@ from samebits.protocol.saving import Saving
 from samebits.verify.cause import NOT_REPEATABLE
 from samebits.verify.comparison import Difference, comparable, first_difference, rows_of
 from samebits.verify.continued import Continued
-from samebits.verify.evidence import Evidence, Kind, Place, read_evidence
+from samebits.verify.evidence import Evidence, ItemAtStep, Kind, read_evidence
 from samebits.verify.explanation import both_texts
 from samebits.verify.forgotten import cause, forgotten
 from samebits.verify.result import Explained, Failed, Run
@@ -172,19 +172,19 @@ def _explained(
 
 
 def _from_the_stop(evidence: Evidence, after: int) -> Evidence:
-    def counts(place: Place) -> bool:
+    def counts(place: ItemAtStep) -> bool:
         return place.kind is Kind.RESUMED or (place.step > after and place.kind not in NO_EVIDENCE)
 
     return _only(evidence, counts)
 
 
 def _until(evidence: Evidence, after: int) -> Evidence:
-    def counts(place: Place) -> bool:
+    def counts(place: ItemAtStep) -> bool:
         return place.step <= after and place.kind not in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE)
 
     return _only(evidence, counts)
 
 
-def _only(evidence: Evidence, counts: Callable[[Place], bool]) -> Evidence:
+def _only(evidence: Evidence, counts: Callable[[ItemAtStep], bool]) -> Evidence:
     ranks = ({place: value for place, value in rank.items() if counts(place)} for rank in evidence.ranks)
     return replace(evidence, ranks=tuple(ranks))

@@ -15,7 +15,7 @@ from samebits.launcher.trials.trials import Trial, Trials
 from samebits.protocol.run_folder import read_json
 from samebits.verify.cause import ADVICE
 from samebits.verify.comparison import comparable, first_difference
-from samebits.verify.evidence import Evidence, Place, read_evidence
+from samebits.verify.evidence import Evidence, ItemAtStep, read_evidence
 
 
 class Order(StrEnum):
@@ -35,7 +35,7 @@ class LaneOrder:
     found: Order
     why: str = ""
     """Why it was not tried, or how the script failed."""
-    place: Place | None = None
+    place: ItemAtStep | None = None
     """Where the first difference is."""
     handed_on: tuple[str, ...] = ()
     """What a look saw lanes hand on, each with its line."""

@@ -192,7 +192,7 @@ def elements_for(num_lanes: int) -> int:
     return max(MAX_WORK // (num_lanes * (num_lanes + 5)), 1000)
 
 
-def judge(lanes: Lanes, whole: Lanes) -> Plain:
+def compare_gradients(lanes: Lanes, whole: Lanes) -> Plain:
     """Compare the mean over lanes with the gradient of the whole batch.
 
     Args:

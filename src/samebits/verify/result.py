@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from samebits.protocol.recording import AT_END
 from samebits.protocol.run_folder import RunFolder
 from samebits.verify.comparison import END, Difference, Row
-from samebits.verify.evidence import Place
+from samebits.verify.evidence import ItemAtStep
 from samebits.verify.lane_order import LaneOrder, Order
 from samebits.verify.plain import PLAIN, Plain, sentence
 
@@ -195,7 +195,7 @@ class Result:
     rows: list[Row] = field(default_factory=list)
     lane_order: LaneOrder | None = None
     """What became of the bits where the lanes came in another order."""
-    first_nan: Place | None = None
+    first_nan: ItemAtStep | None = None
     """Where a NaN appears first."""
     difference: Explained | None = None
     against: Against | None = None

@@ -19,7 +19,7 @@ from samebits.launcher.trials.trials import Program
 from samebits.machine.cores import model_and_instructions
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.recording import AT_END
-from samebits.verify.evidence import End, Evidence, Place
+from samebits.verify.evidence import End, Evidence, ItemAtStep
 
 FORMAT = "samebits-bits"
 VERSION = 1
@@ -86,9 +86,11 @@ def decode(text: bytes, path: str) -> SavedBits:
             )
         if body.pop(_CHECKSUM) != _checksum(body):
             raise damaged
-        recorded = {Place(_step(line["step"]), i): v for line in body["recorded"] for i, v in line["items"].items()}
+        recorded = {
+            ItemAtStep(_step(line["step"]), i): v for line in body["recorded"] for i, v in line["items"].items()
+        }
         norms = {
-            Place(_step(line["step"]), i): float.fromhex(v)
+            ItemAtStep(_step(line["step"]), i): float.fromhex(v)
             for line in body["recorded"]
             for i, v in line["norms"].items()
         }

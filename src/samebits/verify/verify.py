@@ -19,7 +19,7 @@ from samebits.verify.comparison import comparable, first_difference, rows_of
 from samebits.verify.evidence import Evidence, read_evidence
 from samebits.verify.explanation import Compared, Scene, expected, explain
 from samebits.verify.lane_order import LaneOrder, not_tried, try_another_order
-from samebits.verify.plain import SCRIPT, Agreement, Lanes, Plain, elements_for, judge, read_lanes
+from samebits.verify.plain import SCRIPT, Agreement, Lanes, Plain, compare_gradients, elements_for, read_lanes
 from samebits.verify.result import Against, Failed, Result, Run
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
 
@@ -283,7 +283,7 @@ def _judge(result: Result, lanes_trial: Trial, whole_trial: Trial) -> Plain:
         if lanes is None or not lanes.gradients:
             raise RunError(Failed(trial.label, nothing_recorded(trial), 2))
         read.append(lanes)
-    return judge(*read)
+    return compare_gradients(*read)
 
 
 def _ranks(count: int) -> str:

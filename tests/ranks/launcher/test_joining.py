@@ -172,7 +172,8 @@ def test_a_failure_of_rank_0_in_main_first_reaches_the_others():
 
 def test_the_environment_survives_encoding(tmp_path):
     environment = RankEnvironment(
-        Position(3, 1, 4, 2), RankSettings(tmp_path, 2, 8, "cpu", {"steps": 20, "capture": {"item": "loss"}})
+        Position(3, 1, 4, 2),
+        RankSettings(tmp_path, 2, lanes=8, device="cpu", evidence={"steps": 20, "capture": {"item": "loss"}}),
     )
     variables = encode(environment, 1234, "name")
     assert decode(variables) == environment

@@ -67,8 +67,8 @@ EVERY = ("--name", "exp1", "--save-every", "2steps", "--keep", "2")
 
 @promise(
     "save-and-resume",
-    "So does one that changes its strategy there, goes to one rank from stages, is killed at random, or "
-    "was killed and starts by the same command",
+    "A run that changes its strategy where it resumes, goes to one rank from stages, is killed at random, "
+    "or starts again by the same command has the bits of one that never stopped",
     also=[
         "test_it_goes_on_under_another_strategy",
         "test_a_run_goes_on_where_each_rank_holds_other_layers_and_back",

@@ -74,7 +74,7 @@ def stalled(done):
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "It is named with its line, and the function of a library in which that line waits",
+    "A rank that stands still is named with its line, and the function of a library in which that line waits",
 )
 @pytest.mark.parametrize(
     "how", ["thread", *(pytest.param(how, marks=pytest.mark.thorough) for how in CAUSES if how != "thread")]

@@ -22,7 +22,7 @@ __all__ = ["nursery", "verified"]
 
 @promise(
     "what-verify-proves",
-    "It ends with 0 only when it compared every bit and found no difference: each step, one left by "
+    "`verify` ends with 0 only when it compared every bit and found no difference: each step, one left by "
     "`break` too, what changes behind the last step, and the models before the first",
     also=[
         "test_a_change_behind_the_last_step_is_compared_and_named",

@@ -43,7 +43,7 @@ def with_facts(file: Path, other: Path, **facts: object) -> Path:
 )
 @promise(
     "what-verify-proves",
-    "Other conditions are blamed before the script",
+    "`--against` blames other conditions before the script",
     also=[
         "test_other_conditions_are_said_and_blamed_before_the_script",
         "test_a_byte_that_is_another_one_is_noticed",

@@ -12,7 +12,16 @@ import pytest
 from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
 from samebits.launcher.supervise.ending_ranks import Interruption
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import RankEnd, Send, Verdict, after_bad_exit, after_failure, after_signal, due, judge
+from samebits.launcher.verdict import (
+    RankEnd,
+    Send,
+    Verdict,
+    after_bad_exit,
+    after_failure,
+    after_signal,
+    due,
+    verdict_of,
+)
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.run_folder import RunFolder
 
@@ -101,7 +110,7 @@ PEER, SCRIPT, USAGE = FailureKind.PEER, FailureKind.SCRIPT, FailureKind.USAGE
 
 
 def test_all_well_is_zero() -> None:
-    assert judge([end(0), end(1)], 0) == Verdict(0, None)
+    assert verdict_of([end(0), end(1)], 0) == Verdict(0, None)
 
 
 def test_the_earliest_exception_is_the_cause_in_whatever_order_ranks_end() -> None:
@@ -112,7 +121,7 @@ def test_the_earliest_exception_is_the_cause_in_whatever_order_ranks_end() -> No
         end(3, 0, 990, by=signal.SIGTERM, stopped=True),
     ]
     for order in permutations(ends):
-        verdict = judge(order, 0)
+        verdict = verdict_of(order, 0)
         assert verdict.culprit == ends[1]
         assert verdict.exit_code == 1
         assert sorted(verdict.stopped) == [0, 2, 3]
@@ -121,31 +130,33 @@ def test_the_earliest_exception_is_the_cause_in_whatever_order_ranks_end() -> No
 def test_a_kill_that_was_not_ours_beats_a_lost_peer_that_noticed_it_first() -> None:
     killed = end(1, time_ns=50_000_000, by=signal.SIGKILL)
     peer = end(0, 1, 60_000_000, why=failure(0, PEER, 10_000_000))
-    assert judge([peer, killed], 0).culprit == killed
-    assert judge([peer, killed], 0).exit_code == 137
+    assert verdict_of([peer, killed], 0).culprit == killed
+    assert verdict_of([peer, killed], 0).exit_code == 137
 
 
 def test_a_kill_comes_before_an_exception_that_it_caused() -> None:
     killed = end(1, time_ns=50_000_000, by=signal.SIGSEGV)
     wrapped = end(0, 1, 60_000_000, why=failure(0, SCRIPT, 45_000_000, "MyError: training broke"))
-    assert judge([wrapped, killed], 0).culprit == killed
+    assert verdict_of([wrapped, killed], 0).culprit == killed
 
 
 def test_a_rank_that_we_stopped_is_never_the_cause() -> None:
-    verdict = judge([end(0, 5, 100), end(1, 0, 50, by=signal.SIGKILL, stopped=True), end(2, 1, 60, stopped=True)], 0)
+    verdict = verdict_of(
+        [end(0, 5, 100), end(1, 0, 50, by=signal.SIGKILL, stopped=True), end(2, 1, 60, stopped=True)], 0
+    )
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.exit_code) == (0, 5)
 
 
 def test_a_lost_peer_alone_is_shown_with_who_had_left() -> None:
-    verdict = judge([end(0, 1, 90, why=failure(0, PEER, 80)), end(1, 0, 10)], 0)
+    verdict = verdict_of([end(0, 1, 90, why=failure(0, PEER, 80)), end(1, 0, 10)], 0)
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.exit_code, verdict.left_early[0].rank) == (0, 1, 1)
     assert verdict.leavers_text == (
         "rank 0 calls an exchange that rank 1, which came to the end of the script, did not call"
     )
     left = replace(end(1, 0, 10), left_at="train.py:9")
-    verdict = judge([end(0, 1, 90, why=failure(0, PEER, 80)), left], 0)
+    verdict = verdict_of([end(0, 1, 90, why=failure(0, PEER, 80)), left], 0)
     assert verdict.leavers_text.startswith(
         "rank 1 ended with exit code 0 (sys.exit at train.py:9), while rank 0 went on"
     )
@@ -153,9 +164,9 @@ def test_a_lost_peer_alone_is_shown_with_who_had_left() -> None:
 
 def test_a_mistake_in_the_use_is_two_and_the_same_on_all_ranks() -> None:
     ends = [end(rank, 2, 10, why=failure(rank, USAGE, rank, "UsageError: no lanes")) for rank in range(3)]
-    verdict = judge(ends, 0)
+    verdict = verdict_of(ends, 0)
     assert (verdict.exit_code, verdict.same, verdict.stopped) == (2, (1, 2), ())
 
 
 def test_a_person_who_stops_a_run_is_not_told_of_failures() -> None:
-    assert judge([end(0, 130, stopped=True)], signal.SIGINT) == Verdict(130, None)
+    assert verdict_of([end(0, 130, stopped=True)], signal.SIGINT) == Verdict(130, None)

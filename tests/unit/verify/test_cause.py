@@ -6,11 +6,11 @@ import pytest
 
 from samebits.protocol.recording import AT_END
 from samebits.verify.cause import Symptoms, usual_cause
-from samebits.verify.evidence import Kind, Place
+from samebits.verify.evidence import ItemAtStep, Kind
 
 
 def cause(kind: Kind, **known: object) -> str:
-    place = Place(int(known.pop("step", 1)), f"{kind} {known.pop('item', 'x')}")  # type: ignore[call-overload]
+    place = ItemAtStep(int(known.pop("step", 1)), f"{kind} {known.pop('item', 'x')}")  # type: ignore[call-overload]
     return usual_cause(Symptoms(place, **{"ranks": (1, 2)} | known))  # type: ignore[arg-type]
 
 
@@ -51,7 +51,7 @@ def cause(kind: Kind, **known: object) -> str:
             {"step": AT_END, "among_replicas": True},
             "the code after the last step is to blame: this object",
         ),
-        (Kind.GRADIENT, {"only_nan": True, "first_nan": Place(3, "loss")}, "The first NaN is at step 3, loss."),
+        (Kind.GRADIENT, {"only_nan": True, "first_nan": ItemAtStep(3, "loss")}, "The first NaN is at step 3, loss."),
         (Kind.GRADIENT, {"since": "bits.json"}, "the backward computes something different now"),
         (Kind.GRADIENT, {"since": "bits.json", "facts": ("torch 1 there, 2 here",)}, "differ: torch 1 there, 2 here."),
         (Kind.PARAMETER, {"since": "bits.json", "only_one_side": True}, "different parts or names now"),
@@ -82,7 +82,7 @@ def test_every_combination_has_a_sentence() -> None:
 
 def test_only_what_may_come_from_lanes_is_blamed_on_them() -> None:
     def asks(kind: Kind, step: int = 2, **known: object) -> bool:
-        return Symptoms(Place(step, f"{kind} x"), (1, 2), **known).may_be_handed_on  # type: ignore[arg-type]
+        return Symptoms(ItemAtStep(step, f"{kind} x"), (1, 2), **known).may_be_handed_on  # type: ignore[arg-type]
 
     assert asks(Kind.LOSS)
     assert asks(Kind.GRADIENT)

@@ -12,8 +12,8 @@ from samebits.verify.comparison import Side, cell, comparable, first_difference,
 from samebits.verify.evidence import (
     End,
     Evidence,
+    ItemAtStep,
     Kind,
-    Place,
     parse,
     read_evidence,
     with_samples_of_all,
@@ -31,12 +31,14 @@ ITEMS = (
 )
 
 
-def recorded(steps: int = 3, items: tuple[str, ...] = ITEMS, **changed: str) -> dict[Place, str]:
+def recorded(steps: int = 3, items: tuple[str, ...] = ITEMS, **changed: str) -> dict[ItemAtStep, str]:
     """Every value is "0" but those in `changed`, by f"{item}@{step}"."""
-    return {Place(step, item): changed.get(f"{item}@{step}", "0") for step in range(1, steps + 1) for item in items}
+    return {
+        ItemAtStep(step, item): changed.get(f"{item}@{step}", "0") for step in range(1, steps + 1) for item in items
+    }
 
 
-def of(kind: Kind) -> Callable[[Place], bool]:
+def of(kind: Kind) -> Callable[[ItemAtStep], bool]:
     return lambda place: place.kind is kind
 
 
@@ -75,7 +77,7 @@ def test_what_the_script_holds_on_one_rank_only_is_no_difference_among_replicas(
 def test_an_item_that_one_run_lacks_is_a_difference() -> None:
     difference = first_difference([one(), Evidence((recorded(items=ITEMS[:-1]),))])
     assert difference is not None
-    assert (difference.place, difference.right_value) == (Place(1, "value x"), None)
+    assert (difference.place, difference.right_value) == (ItemAtStep(1, "value x"), None)
 
 
 def test_a_cell_hashes_all_steps_of_its_kind_only() -> None:
@@ -96,9 +98,9 @@ def test_recordings_are_read_in_order_and_the_first_of_two_counts(tmp_path) -> N
     folder.evidence(0).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     evidence = read_evidence(folder, 2)
     assert list(evidence.ranks[0].items()) == [
-        (Place(1, "loss"), "a"),
-        (Place(1, "parameter a"), "b"),
-        (Place(1, "value v"), "d"),
+        (ItemAtStep(1, "loss"), "a"),
+        (ItemAtStep(1, "parameter a"), "b"),
+        (ItemAtStep(1, "value v"), "d"),
     ]
     assert evidence.ranks[1] == {}
     assert evidence.num_steps == 1
@@ -106,23 +108,31 @@ def test_recordings_are_read_in_order_and_the_first_of_two_counts(tmp_path) -> N
 
 
 def test_the_samples_of_all_lanes_stand_in_front_of_every_ranks_step() -> None:
-    first = {Place(1, "samples of lane 10"): "a", Place(1, "loss"): "0", Place(AT_END, "parameter a"): "1"}
-    second = {Place(1, "samples of lane 2"): "b", Place(1, "loss"): "0", Place(AT_END, "again lane 2"): "c"}
+    first = {
+        ItemAtStep(1, "samples of lane 10"): "a",
+        ItemAtStep(1, "loss"): "0",
+        ItemAtStep(AT_END, "parameter a"): "1",
+    }
+    second = {
+        ItemAtStep(1, "samples of lane 2"): "b",
+        ItemAtStep(1, "loss"): "0",
+        ItemAtStep(AT_END, "again lane 2"): "c",
+    }
     for recorded in with_samples_of_all([first, second]):
         assert [place.item for place in recorded if place.step == 1] == [
             "samples of lane 2",
             "samples of lane 10",
             "loss",
         ]
-        assert recorded[Place(AT_END, "again lane 2")] == "c"
+        assert recorded[ItemAtStep(AT_END, "again lane 2")] == "c"
     assert with_samples_of_all([first, {}])[1] == {}
-    stages = [{Place(1, "samples of lane 0"): value} for value in "ab"]
+    stages = [{ItemAtStep(1, "samples of lane 0"): value} for value in "ab"]
     assert with_samples_of_all(stages) == stages, "stages that carry one lane must have the same samples"
 
 
 def test_what_some_run_did_not_come_to_is_compared_by_nobody() -> None:
-    at_end = {Place(AT_END, "value x"): "1", Place(AT_END, "again lane 0"): "2"}
-    more = {Place(AT_END, "parameter a"): "3"}
+    at_end = {ItemAtStep(AT_END, "value x"): "1", ItemAtStep(AT_END, "again lane 0"): "2"}
+    more = {ItemAtStep(AT_END, "parameter a"): "3"}
     whole = Evidence((recorded() | at_end | more,), End(over=True, reached=True))
     part = Evidence((recorded() | at_end,), End(over=True))
     assert comparable([whole, whole]) == [whole, whole]
@@ -132,8 +142,8 @@ def test_what_some_run_did_not_come_to_is_compared_by_nobody() -> None:
 
 
 def test_the_rows_of_steps_do_not_look_at_the_end_which_has_rows_of_its_own() -> None:
-    at_end = {Place(AT_END, item): "1" for item in ("parameter a", "script s", "again lane 0")}
-    start = {Place(0, "initial a"): "1"}
+    at_end = {ItemAtStep(AT_END, item): "1" for item in ("parameter a", "script s", "again lane 0")}
+    start = {ItemAtStep(0, "initial a"): "1"}
     bare, more = rows_of([one()]), rows_of([Evidence((start | recorded() | at_end,))])
     assert [row.title for row in more] == [
         "initial values (1)",
@@ -147,4 +157,4 @@ def test_the_rows_of_steps_do_not_look_at_the_end_which_has_rows_of_its_own() ->
 
 def test_a_recording_tells_where_a_nan_stands_first() -> None:
     assert one().first_nan is None
-    assert one(**{"gradient a@2": "0" * 32 + " nan", "loss@3": "nan"}).first_nan == Place(2, "gradient a")
+    assert one(**{"gradient a@2": "0" * 32 + " nan", "loss@3": "nan"}).first_nan == ItemAtStep(2, "gradient a")

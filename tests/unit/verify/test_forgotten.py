@@ -2,12 +2,12 @@
 
 import pytest
 
-from samebits.verify.evidence import Place
+from samebits.verify.evidence import ItemAtStep
 from samebits.verify.forgotten import GRADIENTS, HIDDEN, NOT_BROUGHT_BACK, Forgotten, Variable, cause, forgotten
 
 
 def at(*items):
-    return {Place(7, name): value for name, value in items}
+    return {ItemAtStep(7, name): value for name, value in items}
 
 
 def test_an_object_is_named_by_its_path_with_its_class():
@@ -39,11 +39,11 @@ def test_a_variable_counts_where_it_is_repeatable_and_was_lost(before, stopped, 
 
 
 def test_without_a_name_the_place_of_the_difference_says_what_to_look_for():
-    assert cause(Forgotten(), Place(7, "resumed optimizer lr")) == NOT_BROUGHT_BACK
-    assert cause(Forgotten(), Place(8, "gradient fc.weight")) == GRADIENTS
-    assert cause(Forgotten(), Place(8, "loss")) == HIDDEN
+    assert cause(Forgotten(), ItemAtStep(7, "resumed optimizer lr")) == NOT_BROUGHT_BACK
+    assert cause(Forgotten(), ItemAtStep(8, "gradient fc.weight")) == GRADIENTS
+    assert cause(Forgotten(), ItemAtStep(8, "loss")) == HIDDEN
     assert (
-        cause(Forgotten(named=("no state holds own.", "nor that.")), Place(8, "loss"))
+        cause(Forgotten(named=("no state holds own.", "nor that.")), ItemAtStep(8, "loss"))
         == "no state holds own. nor that."
     )
-    assert "run.state.best" in cause(Forgotten(variables=(Variable("best", "1", "0"),)), Place(8, "loss"))
+    assert "run.state.best" in cause(Forgotten(variables=(Variable("best", "1", "0"),)), ItemAtStep(8, "loss"))

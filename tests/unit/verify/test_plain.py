@@ -15,10 +15,10 @@ from samebits.verify.plain import (
     Agreement,
     Lanes,
     combination,
+    compare_gradients,
     distance,
     elements_for,
     fit,
-    judge,
     norm,
     read_lanes,
     sentence,
@@ -33,7 +33,7 @@ def vectors(count: int, size: int = 60, seed: int = 0) -> list[list[float]]:
 
 
 def verdict(weights: list[float], whole: list[float], lanes: list[list[float]], **facts: bool) -> Agreement:
-    return judge(Lanes(lanes, weights, **facts), Lanes([whole], [1.0])).agreement
+    return compare_gradients(Lanes(lanes, weights, **facts), Lanes([whole], [1.0])).agreement
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.integers(0, 100))
@@ -68,7 +68,7 @@ def test_rounding_of_lanes_that_cancel_is_rounding() -> None:
 @given(st.integers(2, 6))
 def test_a_loss_that_grows_with_the_samples_is_a_sum(count: int) -> None:
     lanes = vectors(count)
-    plain = judge(Lanes(lanes, [1.0] * count), Lanes([combination(lanes, [1.0] * count)], [1.0]))
+    plain = compare_gradients(Lanes(lanes, [1.0] * count), Lanes([combination(lanes, [1.0] * count)], [1.0]))
     assert plain.agreement is Agreement.SUM
     assert plain.relative == pytest.approx((count - 1) / count)
     assert "reduction='mean'" in sentence(plain)
@@ -86,7 +86,7 @@ def test_a_whole_gradient_that_is_a_multiple_of_the_mean_is_named_like_a_sum() -
 
 def test_other_shares_than_the_samples_are_found_and_told() -> None:
     lanes = vectors(3)
-    plain = judge(Lanes(lanes, [1.0, 1.0, 1.0]), Lanes([combination(lanes, [0.5, 0.3, 0.2])], [1.0]))
+    plain = compare_gradients(Lanes(lanes, [1.0, 1.0, 1.0]), Lanes([combination(lanes, [0.5, 0.3, 0.2])], [1.0]))
     assert plain.agreement is Agreement.WEIGHTS
     assert plain.found == pytest.approx((0.5, 0.3, 0.2))
     assert "should count 0.500, 0.300, 0.200, but count 0.333, 0.333, 0.333" in sentence(plain)
@@ -95,14 +95,14 @@ def test_other_shares_than_the_samples_are_found_and_told() -> None:
 
 def test_a_wrong_weight_that_the_script_passes_is_told_as_such() -> None:
     lanes = vectors(2)
-    plain = judge(Lanes(lanes, [10.0, 20.0], explicit=True), Lanes([combination(lanes, [0.5, 0.5])], [1.0]))
+    plain = compare_gradients(Lanes(lanes, [10.0, 20.0], explicit=True), Lanes([combination(lanes, [0.5, 0.5])], [1.0]))
     assert plain.agreement is Agreement.WEIGHTS
     assert "what is passed as weight= is not" in sentence(plain)
 
 
 def test_a_whole_gradient_outside_of_what_the_lanes_span_is_coupled() -> None:
     *lanes, stranger = vectors(4)
-    plain = judge(Lanes(lanes, [1.0] * 3), Lanes([stranger], [1.0]))
+    plain = compare_gradients(Lanes(lanes, [1.0] * 3), Lanes([stranger], [1.0]))
     assert plain.agreement is Agreement.COUPLED
     assert not plain.agrees
     assert "compares samples of a batch" in sentence(plain)
@@ -116,8 +116,8 @@ def test_a_gradient_that_is_zero_or_not_finite_shows_nothing(whole: list[float])
 def test_sixteen_bit_gradients_may_differ_by_their_own_rounding() -> None:
     lanes = vectors(2)
     whole = [value * 1.005 for value in combination(lanes, [0.5, 0.5])]
-    assert judge(Lanes(lanes, [1.0, 1.0], dtype="bfloat16"), Lanes([whole], [1.0])).agrees
-    assert not judge(Lanes(lanes, [1.0, 1.0]), Lanes([whole], [1.0])).agrees
+    assert compare_gradients(Lanes(lanes, [1.0, 1.0], dtype="bfloat16"), Lanes([whole], [1.0])).agrees
+    assert not compare_gradients(Lanes(lanes, [1.0, 1.0]), Lanes([whole], [1.0])).agrees
 
 
 @given(st.integers(1, 512))
@@ -154,7 +154,7 @@ def test_lanes_that_all_have_one_gradient_show_nothing(size: int) -> None:
     mean = [(a + b) / 2 for a, b in zip(one, late, strict=True)]
     assert verdict([1.0, 1.0], mean, [one, late]) is Agreement.AGREES
     assert verdict([1.0, 1.0], [2 * value for value in one], [one, one]) is Agreement.SUM
-    found = judge(Lanes([one, almost], [1.0, 1.0]), Lanes([one], [1.0]))
+    found = compare_gradients(Lanes([one, almost], [1.0, 1.0]), Lanes([one], [1.0]))
     assert not found.agrees
     assert "--accept plain" in sentence(found)
     assert verdict([1.0], other, [other]) is Agreement.AGREES

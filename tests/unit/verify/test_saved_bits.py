@@ -12,21 +12,23 @@ from samebits.cli.start_verify import bits_files
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Program
 from samebits.protocol.recording import AT_END
-from samebits.verify.evidence import End, Evidence, Place
+from samebits.verify.evidence import End, Evidence, ItemAtStep
 from samebits.verify.saved_bits import SavedBits, decode, fact_differences, facts, name_of, read_saved, write_saved
 
 FACTS = {"torch": "2.13.0", "cpu": "AVX2", "lanes": 4, "threads": 1, "batch_size": 64}
-PLACES = st.builds(Place, st.sampled_from([0, 1, 2, AT_END]), st.sampled_from(["loss", "parameter a.b", "value é"]))
+PLACES = st.builds(
+    ItemAtStep, st.sampled_from([0, 1, 2, AT_END]), st.sampled_from(["loss", "parameter a.b", "value é"])
+)
 VALUES = st.sampled_from(["0" * 32, "0" * 32 + " nan", "0x1.8p+1", "'text'"])
 
 
 def saved(**changed: object) -> SavedBits:
-    evidence = Evidence(({Place(1, "loss"): "0x1.8p+1"},), End(over=True, reached=True), {})
+    evidence = Evidence(({ItemAtStep(1, "loss"): "0x1.8p+1"},), End(over=True, reached=True), {})
     return SavedBits(**{"script": "train.py", "args": (), "facts": FACTS, "steps": 20, "evidence": evidence} | changed)
 
 
 @given(st.dictionaries(PLACES, VALUES), st.booleans(), st.floats(0, allow_infinity=False))
-def test_what_is_written_comes_back(recorded: dict[Place, str], reached: bool, norm: float) -> None:
+def test_what_is_written_comes_back(recorded: dict[ItemAtStep, str], reached: bool, norm: float) -> None:
     norms = dict.fromkeys(recorded, norm)
     bits = saved(evidence=Evidence((recorded,), End(over=True, reached=reached), norms), args=("--lr", "0.1"))
     assert decode(bits.encode(), "bits.json") == bits

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from samebits.verify.comparison import END, Cell, Difference, Row, Side
-from samebits.verify.evidence import Kind, Place
+from samebits.verify.evidence import ItemAtStep, Kind
 from samebits.verify.plain import Agreement, Plain
 from samebits.verify.report import show
 from samebits.verify.result import Against, Deviation, Explained, Failed, Result, Run
@@ -31,8 +31,8 @@ def result(**known: object) -> Result:
 
 
 def differing() -> Result:
-    place = Place(3, "parameter fc.weight")
-    difference = Difference(Side(0, 0), Side(1, 0), place, "a" * 32, "b" * 32, (place, Place(3, "optimizer x")))
+    place = ItemAtStep(3, "parameter fc.weight")
+    difference = Difference(Side(0, 0), Side(1, 0), place, "a" * 32, "b" * 32, (place, ItemAtStep(3, "optimizer x")))
     seen = Deviation(7, 48, 0.342, 0.5, 2.0)
     row = Row(
         Kind.PARAMETER, "parameters (10)", 10, (Cell("0123abcd", 10, None), Cell("0", 10, 3), Cell("0", 10, 12, 1))
@@ -168,7 +168,7 @@ def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
 
 
 def test_a_name_from_a_script_forges_no_line() -> None:
-    hidden = Place(3, "parameter a\nSAME BITS on 1, 2, 4 ranks")
+    hidden = ItemAtStep(3, "parameter a\nSAME BITS on 1, 2, 4 ranks")
     found = differing()
     explained = found.difference
     assert explained is not None

@@ -262,7 +262,7 @@ class Accelerator(StepwiseAccelerator):
         mine = torch.initial_seed() % (1 << 62)
         seeds = state.components.transport.all_gather_object(mine, "accelerator.prepare", where())
         self._seeds_differ = len(set(seeds)) > 1
-        state.config.adopt_seed(seeds[0])
+        # Before anything is prepared, nothing has used the one of `init`.
         state.components.streams.seed = seeds[0]
 
     def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:

@@ -93,7 +93,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Place:
+class ListenAddress:
     """Where node 0 listens: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
 
     address: str
@@ -136,7 +136,7 @@ class Choice:
 
     own: Interface
     """For GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: its name."""
-    gate: Place
+    gate: ListenAddress
     meant: tuple[str, ...] = field(default=(), compare=False)
     """The addresses by which others may mean node 0."""
 
@@ -161,10 +161,10 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
             f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
         )
     if is_first:
-        return Choice(own, Place(own.address, endpoint.port), view.resolved)
+        return Choice(own, ListenAddress(own.address, endpoint.port), view.resolved)
     target = next((target for target in targets if family(target) == family(own.address)), targets[0])
     source = own.address if local is not None and family(target) == family(own.address) else ""
-    return Choice(own, Place(target, endpoint.port, source))
+    return Choice(own, ListenAddress(target, endpoint.port, source))
 
 
 def _reachable(endpoint: Endpoint, view: View, *, is_first: bool, are_elsewhere: bool | None) -> list[str]:

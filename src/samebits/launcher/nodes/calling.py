@@ -13,7 +13,7 @@ import socket
 import time
 
 from samebits.errors import EnvironmentFailure, SamebitsError, UsageError
-from samebits.launcher.nodes.address import Place, is_loopback
+from samebits.launcher.nodes.address import ListenAddress, is_loopback
 from samebits.launcher.nodes.key import LONGEST_SEAL, Key, unseal
 from samebits.launcher.nodes.session import (
     ASKS_FOR_SEAL,
@@ -50,7 +50,7 @@ class Unreachable(EnvironmentFailure):
         self.problem, self.fix = problem, fix
 
 
-def call(place: Place, key: Key, node: str) -> Wire:
+def call(place: ListenAddress, key: Key, node: str) -> Wire:
     """Call node 0, and say which node calls. Takes a few times `ANSWER_S` at most.
 
     Raises:
@@ -73,7 +73,7 @@ def call(place: Place, key: Key, node: str) -> Wire:
     return wire
 
 
-def key_of_job(place: Place, job: str) -> Key:
+def key_of_job(place: ListenAddress, job: str) -> Key:
     """Ask node 0 for the key of this job of SLURM. Raises as `call` and `samebits.launcher.nodes.key.unseal`."""
     end, sealed = connected(place), b""
     try:
@@ -95,7 +95,7 @@ def key_of_job(place: Place, job: str) -> Key:
     return unseal(sealed, job)
 
 
-def connected(place: Place) -> socket.socket:
+def connected(place: ListenAddress) -> socket.socket:
     """Connect, without a word. Raises like `call`."""
     try:
         return socket.create_connection(
@@ -124,7 +124,7 @@ def _exactly(end: socket.socket, size: int) -> bytes:
     return came
 
 
-def why_not_connected(error: OSError, place: Place) -> SamebitsError:
+def why_not_connected(error: OSError, place: ListenAddress) -> SamebitsError:
     """What to say when TCP did not connect."""
     if isinstance(error, ConnectionRefusedError):
         if is_loopback(place.address):
@@ -168,7 +168,7 @@ _REJECTIONS: dict[type[Exception], tuple[str, str]] = {
 }
 
 
-def why_rejected(error: Exception, place: Place) -> SamebitsError:
+def why_rejected(error: Exception, place: ListenAddress) -> SamebitsError:
     """What to say when TCP connected, and the hello failed."""
     if (found := _REJECTIONS.get(type(error))) is not None:
         return UsageError(found[0].format(place=place), found[1])

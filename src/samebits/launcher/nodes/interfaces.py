@@ -25,7 +25,7 @@ from samebits.launcher.nodes.address import (
     Choice,
     Endpoint,
     Interface,
-    Place,
+    ListenAddress,
     View,
     choose,
     family,
@@ -143,7 +143,7 @@ class PortTaken(UsageError):  # noqa: N818 - a state of the world as much as a m
     """Another process listens there."""
 
 
-def listen(place: Place) -> socket.socket:
+def listen(place: ListenAddress) -> socket.socket:
     """A socket that listens at one address. Raises UsageError or EnvironmentFailure in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
         raise ValueError("node 0 listens on one named address")
@@ -153,7 +153,7 @@ def listen(place: Place) -> socket.socket:
         raise _why_not_there(error, place) from None
 
 
-def _why_not_there(error: OSError, place: Place) -> SamebitsError:
+def _why_not_there(error: OSError, place: ListenAddress) -> SamebitsError:
     if error.errno == errno.EADDRINUSE:
         return PortTaken(
             f"{place} is in use by another process.",

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.launcher.nodes.address import Choice, Place
+from samebits.launcher.nodes.address import Choice, ListenAddress
 from samebits.launcher.nodes.calling import ANSWER_S, NotYet, Silent, Unreachable, call, key_of_job
 from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.key import Key, seal
@@ -47,7 +47,7 @@ class NodeStar(Star):
         patience_s: how long node 0 may not listen yet.
     """
 
-    def __init__(self, node: str, place: Place, key: Key | None, job: str, patience_s: float) -> None:
+    def __init__(self, node: str, place: ListenAddress, key: Key | None, job: str, patience_s: float) -> None:
         super().__init__(node, self._take_answers)
         self._patience_s = patience_s
         self._wire: Wire | None = None
@@ -82,7 +82,7 @@ class NodeStar(Star):
     def wires(self) -> Mapping[str, Wire]:
         return {"": self._wire} if self._wire is not None else {}
 
-    def _call(self, place: Place, key: Key | None, job: str) -> None:
+    def _call(self, place: ListenAddress, key: Key | None, job: str) -> None:
         """Call until node 0 answers, or it is over. Runs in a thread of its own, because a call may wait for seconds."""
         while not self._is_over:
             try:
@@ -177,7 +177,7 @@ MOST_S = 4.0
 TURN_S = 0.25
 
 
-def withdraw(place: Place, key: Key | None, job: str, refused: Refused) -> None:
+def withdraw(place: ListenAddress, key: Key | None, job: str, refused: Refused) -> None:
     """Tell node 0, once it listens, why this node cannot start.
 
     Args:

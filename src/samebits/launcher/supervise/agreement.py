@@ -30,7 +30,7 @@ from samebits.launcher.supervise.attempt import Attempt, evidence_of, scene_of
 from samebits.launcher.terminal.failure_block import failure_block
 from samebits.launcher.terminal.report import Line, nodes_line
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import judge
+from samebits.launcher.verdict import verdict_of
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
 from samebits.protocol.meeting_place import Seat
 from samebits.protocol.records import plain
@@ -109,7 +109,7 @@ class Agreement:
         # The others continue without a node that leaves.
         if (by := attempt.ending.interrupted_by or cluster.left_by) and not isinstance(decision, Stop):
             ending = replace(attempt.ending, interrupted_by=by)
-            return replace(attempt, ending=ending, verdict=judge(ending.ends, by), block=""), Stop()
+            return replace(attempt, ending=ending, verdict=verdict_of(ending.ends, by), block=""), Stop()
         first_node = "" if cluster.is_host else cluster.view.members[0].text
         verdict = verdict_everywhere(attempt.verdict, end)
         return replace(attempt, verdict=verdict, whence=whence, block=end.block, first_node=first_node), decision

@@ -37,7 +37,7 @@ from samebits.launcher.supervise.supervisor import Supervisor
 from samebits.launcher.supervise.surroundings import memory_line
 from samebits.launcher.terminal.cases import Losses
 from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, restart_line, stop_line
-from samebits.launcher.verdict import judge
+from samebits.launcher.verdict import verdict_of
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
 from samebits.protocol.run_folder import RunFolder
@@ -149,7 +149,7 @@ class Attempts:
         observer.last_words()
         place, newest = observer.newest()
         verdict, whence = (
-            judge(ending.ends, ending.interrupted_by),
+            verdict_of(ending.ends, ending.interrupted_by),
             newest_state(request, newest, observer.no_snapshots()),
         )
         return Attempt(ending, verdict, observer, log_bytes, bool(place), newest, whence)

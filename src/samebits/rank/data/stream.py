@@ -69,7 +69,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPosition:
     """Where in an epoch to begin."""
 
     first_step: int = 1
@@ -141,7 +141,7 @@ class PreparedStream(PreparedLoader):
     def training(
         self,
         epoch: int,
-        place: Place,
+        place: StreamPosition,
         saved: SavedStream | None = None,
         *,
         with_state: bool = False,
@@ -250,7 +250,7 @@ class StreamedSteps:
         self,
         loader: PreparedStream,
         epoch: int,
-        place: Place,
+        place: StreamPosition,
         saved: SavedStream | None,
         *,
         with_state: bool,

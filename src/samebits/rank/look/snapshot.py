@@ -76,7 +76,7 @@ class Seen(Root):
 
 
 @dataclass(frozen=True)
-class Place:
+class CodeLine:
     """A running function of the script and the line where it is."""
 
     code: CodeType
@@ -92,7 +92,7 @@ class Snapshot:
     """One look."""
 
     names: dict[Key, Seen]
-    places: tuple[Place, ...]
+    places: tuple[CodeLine, ...]
     """The innermost first."""
     is_cut: bool = False
     """Whether the time was over before it had come to every name."""
@@ -131,7 +131,7 @@ def look(prepared: Prepared, most_s: float) -> Snapshot:
         key = root.path, root.file, root.code
         if key not in names:
             names[key] = Seen.of(root, reader)
-    return Snapshot(names, tuple(Place(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
+    return Snapshot(names, tuple(CodeLine(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
 
 
 def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:

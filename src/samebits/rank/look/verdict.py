@@ -11,7 +11,7 @@ from types import CodeType
 from samebits.rank.caller import short
 from samebits.rank.look import source
 from samebits.rank.look.flow import Loop, left_for_lanes, loops_over_lanes
-from samebits.rank.look.snapshot import Place, Seen, Snapshot
+from samebits.rank.look.snapshot import CodeLine, Seen, Snapshot
 
 
 @dataclass(frozen=True)
@@ -113,19 +113,19 @@ def _as_written(path: str, seen: Seen) -> list[source.Word]:
     return words if texts[0] != "self" else words[1:]
 
 
-def _loops(places: Sequence[Place]) -> list[tuple[Place, Loop]]:
+def _loops(places: Sequence[CodeLine]) -> list[tuple[CodeLine, Loop]]:
     found = [(place, source.loop_around(place.code, place.line)) for place in places]
     return [(place, loop) for place, loop in found if loop is not None]
 
 
-def _sees(place: Place, name: str, code: CodeType | None) -> bool:
+def _sees(place: CodeLine, name: str, code: CodeType | None) -> bool:
     """Whether a name is in this running function the variable of that code."""
     of_place = place.code
     is_own = of_place.co_name == "<module>" or name in (*of_place.co_varnames, *of_place.co_cellvars)
     return of_place is code or not is_own or (code is None and of_place.co_name == "<module>")
 
 
-def _named(path: str, seen: Seen, places: Sequence[Place], *, must_decide: bool = False) -> Named | None:
+def _named(path: str, seen: Seen, places: Sequence[CodeLine], *, must_decide: bool = False) -> Named | None:
     """The name with its line; None where the source shows that it decides nothing."""
     if seen.is_held:
         return None if must_decide else Named(path, "", seen.kind)
@@ -160,7 +160,9 @@ def _named(path: str, seen: Seen, places: Sequence[Place], *, must_decide: bool 
     return Named(path, "", kind)
 
 
-def _is_fresh(word: source.Word, seen: Seen, loops: Sequence[tuple[Place, Loop]], functions: Sequence[ast.AST]) -> bool:
+def _is_fresh(
+    word: source.Word, seen: Seen, loops: Sequence[tuple[CodeLine, Loop]], functions: Sequence[ast.AST]
+) -> bool:
     """Whether a turn reads a variable only where it has assigned it; without always doing so, it must be no function's beside."""
     found = [source.assigned_first(loop) for place, loop in loops if place.code is seen.code]
     sure = [one[word.text] for one in found or [source.assigned_first(loop) for _, loop in loops] if word.text in one]

@@ -56,7 +56,6 @@ class Config:
     folder: RunFolder | None
     device: torch.device
     threads: int
-    seed: int
     arithmetic: Arithmetic
     """Precision and numerics, as decided."""
     lanes_named: bool
@@ -65,10 +64,6 @@ class Config:
     placement: Placement
     """Lanes on replicas."""
     purpose: Purpose = Purpose()
-
-    def adopt_seed(self, seed: int) -> None:
-        """A script of Accelerate names it after init; before anything is prepared, nothing has used it."""
-        object.__setattr__(self, "seed", seed)
 
     @property
     def lanes(self) -> range:

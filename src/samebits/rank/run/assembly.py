@@ -68,7 +68,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
     how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, measures=meter is not None)
-    config = Config(environment, folder, device, threads, seed, *how)
+    config = Config(environment, folder, device, threads, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run

@@ -216,12 +216,12 @@ def write_decisions(run: RunState) -> None:
         "ranks_are_fixed": run.config.mesh.is_named or run.config.mesh.strategy == "dp",
         "even_lanes": run.loop_state.prepared.even_lanes,
         "states": run.components.states.place,
-        "seed": run.config.seed,
+        "seed": run.components.streams.seed,
         "threads": run.config.threads,
         "lanes_named": run.config.lanes_named,
         "lanes_note": _lanes_note(run.config),
         "fingerprint": fingerprint(run.config.device, run.config.threads, run.config.arithmetic.numerics),
-        "arithmetic": _arithmetic(run.config),
+        "arithmetic": _arithmetic(run.config, run.components.streams.seed),
     }
     keep(run.config.folder.decided, json.dumps(decided), run.components.step_timer)
 
@@ -239,13 +239,13 @@ def _why_not_exact(config: Config) -> str:
     return why_not_exact(config.mesh.strategy, config.arithmetic.numerics, config.arithmetic.allow)
 
 
-def _arithmetic(config: Config) -> dict[str, Any]:
+def _arithmetic(config: Config, seed: int) -> dict[str, Any]:
     """Precision, numerics and every flag that they set, for decided.json and the line about them."""
     return {
         "precision": config.arithmetic.precision,
         "numerics": config.arithmetic.numerics,
         "allow": list(config.arithmetic.allow),
-        "seed": config.seed,
+        "seed": seed,
         "device": config.device.type,
         "flags": flags(),
     }
@@ -261,5 +261,5 @@ def _say_decisions(run: RunState, batch_size: int | None) -> None:
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         say(
             f"{ranks} rank{'s' * (ranks > 1)} on {run.config.device.type}, {batch}, {run.config.mesh}; "
-            f"{same}numerics {arithmetic_text(_arithmetic(run.config))}"
+            f"{same}numerics {arithmetic_text(_arithmetic(run.config, run.components.streams.seed))}"
         )

@@ -484,4 +484,4 @@ class Run:
 
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
-        return stream_key(self._run.config.seed, Domain.SCRIPT, *place)
+        return stream_key(self._run.components.streams.seed, Domain.SCRIPT, *place)

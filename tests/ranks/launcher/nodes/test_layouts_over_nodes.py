@@ -118,7 +118,7 @@ SPAWNS = {
 
 @promise(
     "torchrun-scripts-and-samebits-spawn",
-    "In a rank of a run over nodes, and in tasks of srun and mpirun, it is refused in one sentence",
+    "`samebits.spawn` in a rank of a run over nodes, and in tasks of srun and mpirun, is refused in one sentence",
     also=["test_ranks_and_tasks_start_no_ranks_of_their_own"],
 )
 @pytest.mark.thorough

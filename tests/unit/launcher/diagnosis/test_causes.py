@@ -22,8 +22,8 @@ def samples(letters, *threads, held_back=lambda _: HeldBack()):
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "It is said so of a call that cannot be interrupted (state D), another thread that has the "
-    "interpreter's lock, the quota of a control group and others on the core",
+    "A rank is said to wait for a call that cannot be interrupted (state D), another thread's lock of the "
+    "interpreter, the quota of a control group, or others on its core",
     also=[
         "test_a_thread_that_has_the_interpreters_lock_is_named",
         "test_a_quota_of_the_control_group_is_told",

@@ -11,7 +11,7 @@ import pytest
 
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.launcher.nodes import calling
-from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.address import ListenAddress
 from samebits.launcher.nodes.calling import NotYet, Silent, Unreachable, call, why_not_connected, why_rejected
 from samebits.launcher.nodes.door import Door
 from samebits.launcher.nodes.interfaces import listen
@@ -26,7 +26,7 @@ KEY = Key.made()
 
 @pytest.fixture
 def listener():
-    with listen(Place("127.0.0.1", 0)) as listener:
+    with listen(ListenAddress("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
         yield listener
 
@@ -38,7 +38,7 @@ def peer(descriptor):
 
 
 def refusal(listener, kind):
-    place = Place("127.0.0.1", listener.getsockname()[1])
+    place = ListenAddress("127.0.0.1", listener.getsockname()[1])
     with pytest.raises(kind) as refused:
         call(place, KEY, "b")
     assert (place.address, place.port) not in [peer(int(path.name)) for path in Path("/proc/self/fd").iterdir()]
@@ -88,13 +88,13 @@ def test_a_connection_that_is_closed_at_once_may_be_node_0_that_begins(listener)
 
 
 def test_an_address_of_another_machine_to_come_from_is_refused():
-    place = Place("127.0.0.1", 9, source="192.0.2.77")
+    place = ListenAddress("127.0.0.1", 9, source="192.0.2.77")
     with pytest.raises(UsageError, match=r"^192\.0\.2\.77 is not an address of this machine"):
         call(place, KEY, "b")
 
 
 def test_every_error_of_a_network_is_a_sentence_with_the_place():
-    place = Place("10.0.0.1", 29500)
+    place = ListenAddress("10.0.0.1", 29500)
     for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN):
         printed = str(why_not_connected(OSError(number, os.strerror(number)), place))
         assert printed.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
@@ -112,8 +112,8 @@ def test_node_0_that_cannot_use_its_own_key_is_named(listener):
 
 def test_node_0_of_a_run_at_another_address_with_the_same_key_is_named():
     sky = Sky(KEY, meant=[])
-    star = NodeStar("b", Place("127.0.0.2", sky.place.port), KEY, "", 20.0)
-    listening = listen(Place("127.0.0.2", sky.place.port))
+    star = NodeStar("b", ListenAddress("127.0.0.2", sky.place.port), KEY, "", 20.0)
+    listening = listen(ListenAddress("127.0.0.2", sky.place.port))
     sky.host._callers._listener, there = listening, sky.host._callers._listener
     listening.setblocking(False)
     sky.host.loop.watch(listening, sky.host._callers._accept)

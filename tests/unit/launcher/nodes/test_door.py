@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.errors import EnvironmentFailure
-from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.address import ListenAddress
 from samebits.launcher.nodes.door import MOST_LISTED, Door, is_own_process, owner, program
 from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.streams import Entrance, Exit
@@ -41,7 +41,7 @@ def knocks(address, *, source=None):
 
 @pytest.fixture
 def listener():
-    with listen(Place("127.0.0.1", 0)) as listener:
+    with listen(ListenAddress("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
         yield listener
 
@@ -87,7 +87,7 @@ def streaming(connect):
     sky, over = Sky(), threading.Event()
     exit = Exit(sky.host, connect)
     sky.joined("b")
-    listener = listen(Place("127.0.0.1", 0))
+    listener = listen(ListenAddress("127.0.0.1", 0))
     entrance = Entrance(sky.stars["b"], listener, "7")
 
     def serve():
@@ -140,7 +140,7 @@ def test_streams_of_an_entrance_that_is_closed_end_on_both_sides_and_are_not_tho
     exit = Exit(sky.host, connect)
     sky.joined("b")
     for number in range(2):
-        with listen(Place("127.0.0.1", 0)) as listener:
+        with listen(ListenAddress("127.0.0.1", 0)) as listener:
             entrance = Entrance(sky.stars["b"], listener, str(number))
             with socket.create_connection(listener.getsockname()) as end:
                 sky.until(lambda number=number: len(others) == number + 1)

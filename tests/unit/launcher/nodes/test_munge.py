@@ -10,7 +10,7 @@ import pytest
 from samebits.errors import EnvironmentFailure, UsageError
 from samebits.launcher.nodes import calling
 from samebits.launcher.nodes import key as munge
-from samebits.launcher.nodes.address import Place
+from samebits.launcher.nodes.address import ListenAddress
 from samebits.launcher.nodes.calling import Silent, key_of_job
 from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.key import Key, seal, unseal
@@ -104,8 +104,11 @@ def test_a_node_0_without_a_sealed_key_is_a_sentence():
 
 def test_a_node_0_that_begins_slowly_may_be_asked_for_the_key_again(monkeypatch):
     monkeypatch.setattr(calling, "ANSWER_S", 0.2)
-    with listen(Place("127.0.0.1", 0)) as listener, pytest.raises(Silent, match="does not answer: node 0 still begins"):
-        key_of_job(Place("127.0.0.1", listener.getsockname()[1]), "1")
+    with (
+        listen(ListenAddress("127.0.0.1", 0)) as listener,
+        pytest.raises(Silent, match="does not answer: node 0 still begins"),
+    ):
+        key_of_job(ListenAddress("127.0.0.1", listener.getsockname()[1]), "1")
 
 
 def test_munge_that_is_missing_is_a_sentence(monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from samebits.errors import UsageError
 from samebits.launcher.nodes import interfaces
-from samebits.launcher.nodes.address import Endpoint, Interface, Place, View, choose
+from samebits.launcher.nodes.address import Endpoint, Interface, ListenAddress, View, choose
 from samebits.launcher.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
 from tests.support.promises import promise
 
@@ -45,19 +45,19 @@ def refused(**asked):
 
 def test_node_0_listens_where_its_endpoint_says():
     choice = chosen()
-    assert (choice.own, choice.gate) == (ETH, Place("10.0.0.1", 29500))
+    assert (choice.own, choice.gate) == (ETH, ListenAddress("10.0.0.1", 29500))
 
 
 def test_another_node_uses_the_interface_that_leads_to_the_endpoint():
     choice = chosen(resolved=["10.9.0.7"], sources=["10.9.0.1"], is_first=False)
-    assert (choice.own, choice.gate) == (IB, Place("10.9.0.7", 29500))
+    assert (choice.own, choice.gate) == (IB, ListenAddress("10.9.0.7", 29500))
 
 
 @pytest.mark.parametrize(("local", "named"), [("ib0", ()), ("10.9.0.1", ()), ("host0-ib", ("10.9.0.1",))])
 def test_an_interface_an_address_or_a_name_that_is_asked_for_is_used(local, named):
     assert chosen(local=local, named=named).own == IB
     away = chosen(resolved=["10.9.0.7"], sources=["10.0.0.1"], local=local, named=named, is_first=False)
-    assert (away.own, away.gate) == (IB, Place("10.9.0.7", 29500, "10.9.0.1"))
+    assert (away.own, away.gate) == (IB, ListenAddress("10.9.0.7", 29500, "10.9.0.1"))
 
 
 def test_of_two_addresses_of_an_interface_the_endpoints_kind_is_used():
@@ -75,7 +75,7 @@ def test_node_0_on_another_machine_than_its_endpoint_is_refused():
         "host9 in --rdzv-endpoint is 10.0.0.9, which is not an address of this machine, and this is node 0."
     )
     assert printed.endswith("--local-addr: 10.0.0.1 (eth0), 10.9.0.1 (ib0), fd00::1 (eth0), 127.0.0.1 (lo).")
-    assert chosen(host="nat", resolved=["203.0.113.1"], local="eth0").gate == Place("10.0.0.1", 29500), (
+    assert chosen(host="nat", resolved=["203.0.113.1"], local="eth0").gate == ListenAddress("10.0.0.1", 29500), (
         "forwarded to here"
     )
 
@@ -90,7 +90,7 @@ def test_a_host_name_that_is_the_loopback_here_is_refused_for_others_mean_anothe
 
 def test_where_a_launcher_names_the_others_node_0_listens_on_the_way_to_them():
     message = {"resolved": ["127.0.1.1"], "are_elsewhere": True, "to_others": ["10.9.0.1"]}
-    assert chosen(**message).gate == Place("10.9.0.1", 29500)
+    assert chosen(**message).gate == ListenAddress("10.9.0.1", 29500)
     assert "10.9.0.1" not in refused(**message, is_first=False), "that is for node 0 to know"
     assert "which no other machine can reach" in refused(**{**message, "to_others": ["127.0.0.1"]})
 
@@ -137,7 +137,7 @@ def test_nobody_is_ever_told_to_listen_on_all_interfaces(resolved, is_first, are
         return
     assert choice.own in own
     assert not (are_elsewhere and ipaddress.ip_address(choice.own.address).is_loopback)
-    assert not is_first or choice.gate == Place(choice.own.address, 1)
+    assert not is_first or choice.gate == ListenAddress(choice.own.address, 1)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_endpoint_that_is_none_is_refused(texts, words):
 def test_an_endpoint_is_read():
     assert Endpoint.parse("node-1.cluster:29500") == Endpoint("node-1.cluster", 29500)
     assert Endpoint.parse("[fd00::1]:29500") == Endpoint("fd00::1", 29500)
-    assert str(Place("fd00::1", 29500)) == "[fd00::1]:29500"
+    assert str(ListenAddress("fd00::1", 29500)) == "[fd00::1]:29500"
 
 
 def test_the_machine_knows_its_addresses_and_its_way_to_them():
@@ -188,24 +188,24 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
 
 
 def test_a_port_in_use_is_a_sentence():
-    with listen(Place("127.0.0.1", 0)) as holder:
-        place = Place("127.0.0.1", holder.getsockname()[1])
+    with listen(ListenAddress("127.0.0.1", 0)) as holder:
+        place = ListenAddress("127.0.0.1", holder.getsockname()[1])
         with pytest.raises(PortTaken, match=rf"^{place} is in use by another process. End it, or choose another port"):
             listen(place)
 
 
 def test_an_address_that_has_gone_is_a_sentence():
     with pytest.raises(UsageError, match=r"^192\.0\.2\.77 is no longer an address of this machine"):
-        listen(Place("192.0.2.77", 0))
+        listen(ListenAddress("192.0.2.77", 0))
 
 
 @pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
 def test_all_interfaces_are_never_listened_on(address):
     with pytest.raises(ValueError, match="one named address"):
-        listen(Place(address, 0))
+        listen(ListenAddress(address, 0))
 
 
 def test_a_socket_listens_where_it_should():
-    with listen(Place("127.0.0.1", 0)) as listener:
+    with listen(ListenAddress("127.0.0.1", 0)) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1

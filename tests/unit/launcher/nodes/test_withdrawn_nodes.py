@@ -8,7 +8,7 @@ import pytest
 
 from samebits.errors import UsageError
 from samebits.launcher.nodes import node_star
-from samebits.launcher.nodes.address import Choice, Interface, Place
+from samebits.launcher.nodes.address import Choice, Interface, ListenAddress
 from samebits.launcher.nodes.gathering import Gathering
 from samebits.launcher.nodes.interfaces import PortTaken, listen
 from samebits.launcher.nodes.key import Key
@@ -49,12 +49,12 @@ def test_nobody_without_the_key_withdraws_a_node():
 
 
 def chosen(port):
-    return Choice(Interface("lo", "127.0.0.1"), Place("127.0.0.1", port))
+    return Choice(Interface("lo", "127.0.0.1"), ListenAddress("127.0.0.1", port))
 
 
 def joining(node, port):
     """What a node is told that calls there."""
-    star, heard = NodeStar(node, Place("127.0.0.1", port), KEY, "", 10.0), []
+    star, heard = NodeStar(node, ListenAddress("127.0.0.1", port), KEY, "", 10.0), []
     while not (found := [one for one in heard if one["kind"] in ("failed", "refused")]):
         heard += star.read()
     star.close()
@@ -78,20 +78,20 @@ def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes(monkeypatch,
         assert printed in message.get("why", message.get("problem", "")) and fix in message["fix"]
     holding.join(10)
     assert not holding.is_alive()
-    listen(Place("127.0.0.1", port)).close()
+    listen(ListenAddress("127.0.0.1", port)).close()
 
 
 def test_two_nodes_that_cannot_start_know_of_each_other_and_go():
     port = free_port()
     holding = threading.Thread(target=refuse_all, args=(chosen(port), KEY, "", WHY, 1))
     holding.start()
-    in_time(lambda: withdraw(Place("127.0.0.1", port), KEY, "", WHY))
+    in_time(lambda: withdraw(ListenAddress("127.0.0.1", port), KEY, "", WHY))
     holding.join(10)
     assert not holding.is_alive()
 
 
 def test_a_port_that_is_taken_is_left_alone():
-    with listen(Place("127.0.0.1", 0)) as taken, pytest.raises(PortTaken):
+    with listen(ListenAddress("127.0.0.1", 0)) as taken, pytest.raises(PortTaken):
         refuse_all(chosen(taken.getsockname()[1]), KEY, "", WHY, 1)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from samebits.rank.checkpoint.store import writer_process
 from samebits.rank.checkpoint.store.checkpointer import Pages
-from samebits.rank.checkpoint.store.memory import CommonMemory, Mapped, Place, StateMemory
+from samebits.rank.checkpoint.store.memory import CommonMemory, Mapped, MemoryFile, StateMemory
 from samebits.rank.transport.alone import AloneTransport
 
 PAGE = writer_process.mmap.PAGESIZE
@@ -102,9 +102,9 @@ def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
     assert os.waitpid(child, 0)[1] == 0
     assert os.pread(memory.descriptor, 4, 64) == b"\x07" * 4
     for other in (
-        Place("samebits-state-other", place.process, place.descriptor, place.size),
-        Place(place.name, place.process, 1 << 20, place.size),
-        Place(place.name, 1 << 30, place.descriptor, place.size),
+        MemoryFile("samebits-state-other", place.process, place.descriptor, place.size),
+        MemoryFile(place.name, place.process, 1 << 20, place.size),
+        MemoryFile(place.name, 1 << 30, place.descriptor, place.size),
     ):
         with pytest.raises(OSError, match="No such file"):
             Mapped.at(other)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from samebits.errors import UsageError
 from samebits.protocol.saving import Keeping, Schedule, kept_in, newest_kept
-from samebits.rank.checkpoint.when.pace import FIRST_S, SHARE, OnSchedule, Pace, Place, steps_between
+from samebits.rank.checkpoint.when.pace import FIRST_S, SHARE, OnSchedule, Pace, SavePoint, steps_between
 from samebits.rank.checkpoint.when.snapshots import no_room
 from tests.support.promises import promise
 
@@ -88,13 +88,13 @@ def test_the_newest_snapshot_is_that_of_the_last_run_of_a_script(tmp_path) -> No
 
 def test_a_state_that_would_let_a_body_run_twice_waits_for_its_end():
     trigger = OnSchedule(Schedule(steps=4), 0.0)
-    assert trigger.place(in_body=True, is_first=True, ends_epoch=False) is Place.HERE
-    assert trigger.place(in_body=False, is_first=True, ends_epoch=True) is Place.BEFORE
-    assert trigger.place(in_body=False, is_first=True, ends_epoch=False) is Place.HERE
-    assert trigger.place(in_body=False, is_first=False, ends_epoch=False) is Place.NOWHERE
+    assert trigger.place(in_body=True, is_first=True, ends_epoch=False) is SavePoint.HERE
+    assert trigger.place(in_body=False, is_first=True, ends_epoch=True) is SavePoint.BEFORE
+    assert trigger.place(in_body=False, is_first=True, ends_epoch=False) is SavePoint.HERE
+    assert trigger.place(in_body=False, is_first=False, ends_epoch=False) is SavePoint.NOWHERE
     assert not trigger.settle()
     for is_first, ends_epoch in ((True, True), (False, False), (False, True)):
-        assert trigger.place(in_body=True, is_first=is_first, ends_epoch=ends_epoch) is Place.AFTER_BODY
+        assert trigger.place(in_body=True, is_first=is_first, ends_epoch=ends_epoch) is SavePoint.AFTER_BODY
         assert (trigger.settle(), trigger.settle()) == (True, False)
     trigger.leave_steps(6, is_asked=False)
     assert not trigger.owed

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from samebits.errors import UsageError
 from samebits.protocol.layout.placement import place
 from samebits.rank.data.loader import LoaderContext
-from samebits.rank.data.stream import Place, PreparedStream, SavedStream
+from samebits.rank.data.stream import PreparedStream, SavedStream, StreamPosition
 from samebits.rank.init.streams import seed_process
 from tests.support.promises import promise
 
@@ -62,7 +62,7 @@ def as_lists(batch):
 
 def epoch(dataset, *position, epochs=1, **options):
     loader = prepared(DataLoader(dataset, **({"batch_size": 10} | options)), *position)
-    return [read(loader.training(loader.begin_epoch(), Place())) for _ in range(epochs)][-1]
+    return [read(loader.training(loader.begin_epoch(), StreamPosition())) for _ in range(epochs)][-1]
 
 
 @promise(
@@ -142,7 +142,7 @@ class Remembers(Numbers):
 def test_a_reader_without_others_notices_that_a_stream_does_not_repeat_itself(workers):
     def repeats(dataset):
         loader = prepared(DataLoader(dataset, batch_size=10, num_workers=workers))
-        steps = loader.training(loader.begin_epoch(), Place())
+        steps = loader.training(loader.begin_epoch(), StreamPosition())
         read(steps)
         return steps.read_again()
 
@@ -152,18 +152,18 @@ def test_a_reader_without_others_notices_that_a_stream_does_not_repeat_itself(wo
 
 def test_an_epoch_goes_on_after_any_step_by_reading_what_is_behind():
     loader = prepared(DataLoader(Numbers(), batch_size=10))
-    straight = loader.training(0, Place())
+    straight = loader.training(0, StreamPosition())
     places, found = [straight.order], []
     while not straight.is_over:
         step, batches = straight.take()
         found.append((step.cut.samples, [as_lists(next(batches)) for _ in step.parts]))
         places.append(straight.order)
     for done, order in enumerate(places):
-        again = prepared(DataLoader(Numbers(), batch_size=10)).training(0, Place(1, done, order))
+        again = prepared(DataLoader(Numbers(), batch_size=10)).training(0, StreamPosition(1, done, order))
         assert read(again) == found[done:]
         assert (again.num_samples, again.mine) == (37, [37, 0])
     with pytest.raises(UsageError, match="had other samples, or another order"):
-        prepared(DataLoader(Numbers(), batch_size=10), seed=1).training(0, Place(1, 2, places[2]))
+        prepared(DataLoader(Numbers(), batch_size=10), seed=1).training(0, StreamPosition(1, 2, places[2]))
 
 
 class Resumable(IterableDataset):
@@ -200,11 +200,11 @@ class Forgetful(Resumable):
 
 
 def stop(dataset, done):
-    steps = prepared(DataLoader(dataset, batch_size=10)).training(0, Place(), with_state=True)
+    steps = prepared(DataLoader(dataset, batch_size=10)).training(0, StreamPosition(), with_state=True)
     for _ in range(done):
         steps.take()
     steps.look()
-    return Place(1, done, steps.order), steps.saved
+    return StreamPosition(1, done, steps.order), steps.saved
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.ranks)])
@@ -218,11 +218,11 @@ def test_a_data_set_that_knows_where_it_is_reads_nothing_again(workers):
     assert read(steps) == epoch_of(Resumable)[2:]
     if not workers:
         assert Resumable.read == 17 + 37
-    assert read(loader.training(1, Place()))[0][0] == (3, 3, 2, 2), "the next epoch is whole"
+    assert read(loader.training(1, StreamPosition()))[0][0] == (3, 3, 2, 2), "the next epoch is whole"
 
 
 def epoch_of(kind):
-    return read(prepared(DataLoader(kind(), batch_size=10)).training(0, Place()))
+    return read(prepared(DataLoader(kind(), batch_size=10)).training(0, StreamPosition()))
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.ranks)])

@@ -4,7 +4,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
-from samebits.rank.data.stream import Place, PreparedStream
+from samebits.rank.data.stream import PreparedStream, StreamPosition
 from samebits.rank.init.streams import seed_process
 
 
@@ -33,14 +33,14 @@ def test_a_streamed_data_set_of_hugging_face_goes_on_with_the_same_samples(buffe
         loader = DataLoader(stream, batch_size=13, num_workers=workers)
         return PreparedStream(loader, STANDING, lambda _: iter(())).training(1, *place, **options)
 
-    straight = read(begin(0, Place()))
-    assert read(begin(2, Place())) == straight
-    stopped = begin(0, Place(), with_state=True)
+    straight = read(begin(0, StreamPosition()))
+    assert read(begin(2, StreamPosition())) == straight
+    stopped = begin(0, StreamPosition(), with_state=True)
     for _ in range(2):
         stopped.take()
     stopped.look()
     for workers in (0, 2):
-        steps = begin(workers, Place(1, 2, stopped.order), stopped.saved)
+        steps = begin(workers, StreamPosition(1, 2, stopped.order), stopped.saved)
         assert how in steps.goes_on_by
         assert read(steps) == straight[2:]
 

@@ -48,7 +48,7 @@ def test_a_gpu_that_is_not_there_is_refused(said: str) -> None:
 )
 @promise(
     "bad-input-and-what-a-person-is-told",
-    "Other accelerators are named",
+    "Accelerators that samebits does not train on are named",
     also=[
         "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
         "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",

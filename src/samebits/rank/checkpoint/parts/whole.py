@@ -51,7 +51,7 @@ def facts_of(run: RunState) -> dict[str, Any]:
         "epochs": len(run.loop_state.epoch.epochs_seen),
         "ranks": run.components.transport.world_size,
     }
-    bits = {"lanes": run.config.placement.num_lanes, "threads": run.config.threads, "seed": run.config.seed}
+    bits = {"lanes": run.config.placement.num_lanes, "threads": run.config.threads, "seed": run.components.streams.seed}
     return {
         **from_run,
         **bits,

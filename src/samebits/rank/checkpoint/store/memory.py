@@ -31,7 +31,7 @@ ALIGNMENT = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryFile:
     """Where the processes of a node find the memory."""
 
     name: str
@@ -58,7 +58,7 @@ class Mapped:
         self._bytes = torch.frombuffer(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED), dtype=torch.uint8)
 
     @classmethod
-    def at(cls, place: Place) -> Mapped:
+    def at(cls, place: MemoryFile) -> Mapped:
         """Map the memory of another process. Raises OSError where that is not possible, as on another node."""
         path = Path(f"/proc/{place.process}/fd/{place.descriptor}")
         if not str(path.readlink()).startswith(f"/memfd:{place.name} "):
@@ -110,8 +110,8 @@ class StateMemory:
         self._size = self._with_pages = 0
 
     @property
-    def place(self) -> Place:
-        return Place(self._name, os.getpid(), self.descriptor, self._size)
+    def place(self) -> MemoryFile:
+        return MemoryFile(self._name, os.getpid(), self.descriptor, self._size)
 
     def reserve(self, size: int, *, has_pages: bool = True) -> None:
         """Let there be `size` bytes, with their pages unless somebody asks for them later (`Mapped.populate`).
@@ -200,7 +200,7 @@ class CommonMemory:
     def __init__(self, refusal: Callable[[int], str]) -> None:
         self._refusal = refusal
         self._own: StateMemory | None = None
-        self._seen: tuple[Place, Mapped] | None = None
+        self._seen: tuple[MemoryFile, Mapped] | None = None
         """That of rank 0, on another rank."""
 
     def offer(self) -> dict[str, Any] | None:
@@ -224,9 +224,9 @@ class CommonMemory:
             [offer, *_] = transport.all_gather_object(mine, CALL, where())
             if isinstance(offer, str):
                 return offer
-            can = transport.all_gather_object(self._open(Place(**offer)) is not None, CALL, where())
+            can = transport.all_gather_object(self._open(MemoryFile(**offer)) is not None, CALL, where())
             reach = [rank for rank, can_write in enumerate(can) if can_write]
-        return Common(self._open(Place(**offer)), reach, self._own)
+        return Common(self._open(MemoryFile(**offer)), reach, self._own)
 
     def _make(self, size: int, has_pages: bool) -> dict[str, Any] | str:
         if why := self._refusal(size):
@@ -243,7 +243,7 @@ class CommonMemory:
             return error.strerror or str(error)
         return vars(self._own.place)
 
-    def _open(self, place: Place) -> Mapped | None:
+    def _open(self, place: MemoryFile) -> Mapped | None:
         if self._own is not None and self._own.place == place:
             return self._own.mapped
         if self._seen is None or self._seen[0] != place:

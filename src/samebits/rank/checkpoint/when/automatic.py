@@ -32,7 +32,7 @@ from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
 from samebits.rank.checkpoint.store.resume import load_state, may_resume_behind, skips_states
 from samebits.rank.checkpoint.store.save import save_state
 from samebits.rank.checkpoint.store.store import Store
-from samebits.rank.checkpoint.when.pace import OnSchedule, Place
+from samebits.rank.checkpoint.when.pace import OnSchedule, SavePoint
 from samebits.rank.checkpoint.when.signals import NoStopRequests
 from samebits.rank.data.loader import OWN_ORDER_FIX, own_order
 from samebits.rank.position.run_state import RunState
@@ -105,11 +105,11 @@ class Automatic:
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             epochs = self._run.loop_state.epochs
             place = self._trigger.place(in_body=epochs.in_body, is_first=epochs.is_first, ends_epoch=ends_epoch)
-            if place is Place.HERE:
+            if place is SavePoint.HERE:
                 self._save()
-            elif place is Place.BEFORE:
+            elif place is SavePoint.BEFORE:
                 self._save_behind()
-            elif place is Place.NOWHERE:
+            elif place is SavePoint.NOWHERE:
                 self._warn_once(
                     f"{where()}: no state is saved here. Use run.epochs for a loop over epochs, with one run.steps in its body."
                 )

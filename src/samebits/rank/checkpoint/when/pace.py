@@ -19,7 +19,7 @@ FIRST_STEPS = 20
 """Where a state on the disk comes within so many steps, it is the first one."""
 
 
-class Place(Enum):
+class SavePoint(Enum):
     """Where a state that is wanted after a step can be taken."""
 
     HERE = "here"
@@ -35,17 +35,17 @@ class Trigger:
     owed: bool = field(default=False, kw_only=True)
     """Whether one is taken when the body of `run.epochs` is over, because it could not be before."""
 
-    def place(self, *, in_body: bool, is_first: bool, ends_epoch: bool) -> Place:
+    def place(self, *, in_body: bool, is_first: bool, ends_epoch: bool) -> SavePoint:
         """Where a state is taken that is wanted after a step."""
         # [Note: why a state inside an epoch is one of the first run.steps]
         # A resumed run starts the body again and skips the steps that are done. What lies before a second loop would run twice.
         if in_body and (ends_epoch or not is_first):
             self.owed = True
-            return Place.AFTER_BODY
+            return SavePoint.AFTER_BODY
         if ends_epoch and is_first:
             # A run that resumes behind its loop has no turn there, so names that the loop assigns would be missing.
-            return Place.BEFORE
-        return Place.HERE if is_first else Place.NOWHERE
+            return SavePoint.BEFORE
+        return SavePoint.HERE if is_first else SavePoint.NOWHERE
 
     def settle(self) -> bool:
         """Whether one was owed; it is not any more."""

@@ -35,7 +35,7 @@ from samebits.rank.checkpoint.store.resume import load_state, skips_states
 from samebits.rank.checkpoint.store.save import save_state
 from samebits.rank.checkpoint.store.store import Store
 from samebits.rank.checkpoint.when.automatic import Automatic
-from samebits.rank.checkpoint.when.pace import FIRST_STEPS, Pace, Place
+from samebits.rank.checkpoint.when.pace import FIRST_STEPS, Pace, SavePoint
 from samebits.rank.data.loader import own_order
 from samebits.rank.position.exact_json import digest
 from samebits.rank.position.metrics import keep
@@ -138,9 +138,9 @@ class Snapshots:
         self._is_requested = False
         epochs = self._run.loop_state.epochs
         place = self._pace.place(in_body=epochs.in_body, is_first=epochs.is_first, ends_epoch=ends_epoch)
-        if place is Place.NOWHERE:
+        if place is SavePoint.NOWHERE:
             self._stop(NO_EPOCHS)
-        elif place is Place.HERE:
+        elif place is SavePoint.HERE:
             self._try()
 
     def after_boundary(self) -> None:

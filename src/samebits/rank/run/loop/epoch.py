@@ -13,7 +13,7 @@ from samebits.rank.caller import where
 from samebits.rank.checks.replicas import begin_checks, bits_held, compare
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
-from samebits.rank.data.stream import HOW_TO_SHUFFLE, Place, PreparedStream, StreamedSteps
+from samebits.rank.data.stream import HOW_TO_SHUFFLE, PreparedStream, StreamedSteps, StreamPosition
 from samebits.rank.data.stream_dataset import NOTHING_READ
 from samebits.rank.data.uses import MASK
 from samebits.rank.position.epoch_count import InsideEpoch
@@ -75,7 +75,7 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         begin_epoch(loader, None)
     steps = loader.training(
         epoch,
-        Place(components.step_timer.step + 1 - done, done, order),
+        StreamPosition(components.step_timer.step + 1 - done, done, order),
         saved,
         with_state=components.states.follows_streams,
         elsewhere=components.streams.elsewhere,

@@ -122,7 +122,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(run.loop_state.prepared.loaders)
     records_plain = run.config.purpose.is_plain
     context = LoaderContext(
-        run.config.seed,
+        run.components.streams.seed,
         number,
         run.config.lanes,
         run.config.placement.num_lanes,
@@ -137,7 +137,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
         say(said)
     # Seeded alike, because samples of a data set with random transformations differ from one reading to the next.
     with run.components.streams.elsewhere():
-        seed_process(run.config.seed)
+        seed_process(run.components.streams.seed)
         dataset: Any = loader.dataset
         mine = [0, type(dataset).__name__] if is_stream else [len(dataset), dataset_digest(dataset)]
     for rank, theirs in enumerate(run.components.transport.all_gather_object(mine, "prepare loader")):

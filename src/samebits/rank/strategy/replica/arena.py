@@ -110,7 +110,7 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     return view
 
 
-Place = Callable[[Tensor], torch.device]
+DeviceOf = Callable[[Tensor], torch.device]
 """Says where a parameter goes."""
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
@@ -130,7 +130,7 @@ def lay_out(
     tensors: Sequence[Tensor],
     allocate: Allocate = private_zeros,
     stay: Container[int] = (),
-    place: Place = attrgetter("device"),
+    place: DeviceOf = attrgetter("device"),
 ) -> tuple[list[Segment], list[Tensor]]:
     """Make a segment for each tensor, and the flat buffers; `place` decides on which device.
 
@@ -202,7 +202,7 @@ class ParameterArena:
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
         stay: Container[int] = (),
         previous: Sequence[PreviousLayout] = (),
-        place: Place = attrgetter("device"),
+        place: DeviceOf = attrgetter("device"),
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
         # The tables themselves: the public iterators take 20 times as long, and asking each module for its tables half of that.
@@ -230,7 +230,9 @@ class ParameterArena:
         self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
-    def _settle(self, retained: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
+    def _settle(
+        self, retained: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: DeviceOf
+    ) -> None:
         """Give a segment to every parameter that has none, and memory to those that may move."""
         fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in retained]
         segments, flats = lay_out(fresh, allocate, stay, place)

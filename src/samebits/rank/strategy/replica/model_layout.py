@@ -21,7 +21,7 @@ from samebits.rank.strategy.agreement import check_same_models, refuse_unsupport
 from samebits.rank.strategy.contract import misplaced_backward
 from samebits.rank.strategy.norm import has_synchronised_norm
 from samebits.rank.strategy.other_users import agree_who_stays
-from samebits.rank.strategy.replica.arena import ParameterArena, Place, PreviousLayout, Segment, alias, lay_out
+from samebits.rank.strategy.replica.arena import DeviceOf, ParameterArena, PreviousLayout, Segment, alias, lay_out
 from samebits.rank.strategy.replica.buffers import BufferBank
 from samebits.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool, GradientBufferPools
 from samebits.rank.strategy.replica.memory import ParameterMemory, private_zeros
@@ -193,7 +193,7 @@ class ModelLayout:
         check_same_models(self.models, self._peers, self.absent)
         self.lay_out()
 
-    def lay_out(self, *, compact: bool = False, place: Place = attrgetter("device")) -> None:
+    def lay_out(self, *, compact: bool = False, place: DeviceOf = attrgetter("device")) -> None:
         """Lay out parameters, gradients and buffers anew. Collective: call it on every rank.
 
         Args:

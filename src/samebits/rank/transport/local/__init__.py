@@ -1,7 +1,7 @@
 """What the ranks of one node have in common: the compiled part, and shared memory.
 
     native.why_not()                     is there a compiled part?                           native
-    process.Place.here()                 which machine, which namespaces, which process      process
+    process.RankProcess.here()           which machine, which namespaces, which process      process
     store = inherited_store()            torch's store in memory that the launcher made      shared_store
     group = meet(store, rank, size)      one control block that every rank maps              rendezvous
                                          what each rank reports, and how it waits              rendezvous

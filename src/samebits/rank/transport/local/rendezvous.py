@@ -21,7 +21,7 @@ from samebits.protocol.records import restored
 from samebits.rank.transport.local.native import compiled, why_not
 from samebits.rank.transport.local.process import RankProcess, objection
 from samebits.rank.transport.local.shared_store import SharedStore
-from samebits.rank.transport.local.sites import judge, sites
+from samebits.rank.transport.local.sites import belong_together, sites
 from samebits.rank.transport.local.tuning import tuning_of
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S, LONGER = 0.0005, 0.05, 1.25
@@ -239,7 +239,7 @@ def meet(
     for named in (False, True) if alike else (True,):
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
-            watch = (sites(), judge) if is_watched else (None, None)
+            watch = (sites(), belong_together) if is_watched else (None, None)
             how = patience.total_seconds(), tuning_of(known.values(), here), where
             return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)

@@ -5,7 +5,7 @@ known by the text of its call and the function around it, not by its line, becau
 both branches of an `if`. Calls that come from inside torch (DDP, autograd) say nothing.
 
 Ranks may also do different things on purpose: they take turns, one contributing its tensor and the others zeros. Then
-a rank reaches both branches of an `if` in its turns; `judge` finds that.
+a rank reaches both branches of an `if` in its turns; `belong_together` finds that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from samebits.rank.transport.local.native import compiled
 OURS, USERS, INNER = range(3)
 """Kinds of places, as native/bindings/sites.hpp numbers them."""
 
-Place = tuple[CodeType, int]
+CallSite = tuple[CodeType, int]
 """A code object and the offset of an instruction in it."""
 Span = tuple[int, int, int, int]
 """First and last line, from 1, and columns in bytes, from 0; both columns are 0 if Python does not keep them."""
@@ -78,7 +78,7 @@ def text_at(file: str, span: Span) -> str:
     return "".join(b"".join(lines).decode(errors="replace").split())
 
 
-def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
+def belong_together(calls: Sequence[Sequence[CallSite]]) -> tuple[bool, str]:
     """Whether this rank's calls belong together although other ranks make them in another order; and their lines.
 
     Args:
@@ -90,21 +90,21 @@ def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
     return together, ", then ".join(_line(_distinct(call, known)) for call in known)
 
 
-def _distinct(call: Sequence[Place], calls: Sequence[Sequence[Place]]) -> Place:
+def _distinct(call: Sequence[CallSite], calls: Sequence[Sequence[CallSite]]) -> CallSite:
     """The innermost place in which this call differs from another one, else its innermost place."""
     return next((place for place, *others in zip(call, *calls, strict=False) if set(others) != {place}), call[0])
 
 
-def _line(place: Place) -> str:
+def _line(place: CallSite) -> str:
     return short(place[0].co_filename, span_of(*place)[0])
 
 
-def stand_in_one_function(one: Sequence[Place], other: Sequence[Place]) -> bool:
+def stand_in_one_function(one: Sequence[CallSite], other: Sequence[CallSite]) -> bool:
     """Whether some function makes both calls. If none does, a decision that is not visible here may lead to either."""
     return any(first[0] is second[0] and first[1] != second[1] for first, second in itertools.product(one, other))
 
 
-def are_alternatives(one: Sequence[Place], other: Sequence[Place]) -> bool:
+def are_alternatives(one: Sequence[CallSite], other: Sequence[CallSite]) -> bool:
     """Whether a decision (`if`, `match`, `except`, `a if b else c`, `a and b or c`) led to one call or the other."""
     return any(
         first[0].co_filename == second[0].co_filename

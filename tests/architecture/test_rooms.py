@@ -15,7 +15,7 @@ MOST_LINES = {
     "machine": 2_690,
     "protocol": 6_861,
     "rank": 67,
-    "rank/checkpoint": 6_527,
+    "rank/checkpoint": 6_529,
     "rank/checks": 1_636,
     "rank/data": 2_744,
     "rank/init": 1_180,

@@ -111,6 +111,7 @@ def test_every_rank_says_what_is_wrong(state, tmp_path):
         "scheduler.step is not part of the state of a OneCycleLR.": (("documents", "scheduler", "state", "step"), 3),
         "the average does not accept its state": (("documents", "average=", "value", "items", 0, 1), [1]),
         "it is not what samebits writes (KeyError('documents')).": ((), {}),
+        "it is not what samebits writes (KeyError('random numbers')).": (("documents", "random numbers"), ...),
         "it is not what samebits writes (RecursionError": (("documents", "best=", "value"), "DEEP"),
     }  # fmt: skip
     original = (state / "state.json").read_bytes()

@@ -30,7 +30,9 @@ class Streams(Part):
 
     def check(self, saved: Saved) -> None:
         inside = saved.counters.get("inside")
-        self._streams, self._of_body, self._is_inside = saved.own(STREAMS), saved.own(BODY_STREAMS), bool(inside)
+        # Every state has the first; `own` would take one that is gone for None.
+        self._streams = saved.decode(saved.documents[STREAMS])
+        self._of_body, self._is_inside = saved.own(BODY_STREAMS), bool(inside)
         problem = wrong_streams(self._streams)
         if self._of_body is not None:
             problem = problem or wrong_streams(self._of_body)

@@ -110,6 +110,14 @@ def test_the_page_of_guarantees_is_made_from_the_tests():
     assert len(sentences) == len(set(sentences)), "say it at one test, and name the others in also="
 
 
+def test_each_promise_names_the_tests_that_check_it_and_no_neighbours():
+    """A sentence that is cut in two leaves each part its own tests."""
+    named = [one.tests for one in guarantees.promises()]
+    assert [tests for tests in named if len(tests) != len(set(tests))] == []
+    several = [frozenset(tests) for tests in named if len(tests) > 1]
+    assert [sorted(tests) for tests in set(several) if several.count(tests) > 1] == []
+
+
 def test_a_promise_is_short_and_names_tests_that_are_there(tmp_path, monkeypatch):
     monkeypatch.setattr(guarantees, "ROOT", tmp_path)
     file = tmp_path / "tests" / "test_it.py"

@@ -10,6 +10,7 @@ import pytest
 from samebits.errors import EnvironmentFailure
 from samebits.machine import torch_private, torch_versions
 from tests.architecture.parsed import nodes
+from tests.support.promises import promise
 
 ROOT = Path(__file__).parents[2]
 THE_PLACE = ROOT / "src" / "samebits" / "machine" / "torch_private.py"
@@ -72,6 +73,11 @@ def private_places(text):
             yield str(node.value)
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Private names of torch stand in one file, and one that is gone raises at its first use only",
+    also=["test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only"],
+)
 def test_private_places_of_torch_are_named_in_one_file_only():
     assert len(list(private_places(THE_PLACE.read_text()))) > 10
     found = {

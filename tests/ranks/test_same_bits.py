@@ -26,6 +26,7 @@ SCENARIO = [
 ]
 
 
+@promise("samples", "Evaluation sees each sample once, and `run.gather` gives them in data-set order")
 @promise(
     "same-bits",
     "Models, optimizers, losses and norms on 1 to 4 ranks, for 37 kinds of scripts: BatchNorm, dropout, "

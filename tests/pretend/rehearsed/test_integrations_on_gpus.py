@@ -8,6 +8,7 @@ from benchmarks.gpu_day.integrations import ACCELERATED, TRAINER
 from tests.pretend.surroundings import surroundings
 from tests.support.environment import ROOT
 from tests.support.launching import start
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -29,6 +30,10 @@ def test_accelerates_evaluation_gathers_what_is_on_a_shared_gpu(tmp_path):
     assert ended_on(2, tmp_path, ACCELERATED, "bf16")[0] == one
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "In half precision on pretended GPUs the Trainer logs losses without their scale",
+)
 @pytest.mark.thorough
 def test_the_trainer_in_half_precision_logs_losses_without_their_scale(tmp_path):
     pytest.importorskip("transformers")

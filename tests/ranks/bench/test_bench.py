@@ -149,10 +149,7 @@ def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher
         measured(epochs=2)
 
 
-@promise(
-    "what-verify-proves",
-    "Ctrl-C shows what was measured so far and leaves nothing",
-)
+@promise("what-verify-proves", "Ctrl-C in `samebits bench` shows what was measured so far and leaves nothing")
 @pytest.mark.thorough
 def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))

@@ -86,22 +86,7 @@ def run(tmp_path: Path, processes: int, options: str = "", text: str = TRAIN, **
     "inside-accelerate-and-the-trainer",
     "`samebits.integrations.accelerate.Accelerator`: weights and `gather_for_metrics` on 1, 2 and 4 "
     "processes, under each launcher, with accumulation, after a kill",
-    also=[
-        "test_other_launchers_have_the_same_bits",
-        "test_accumulation_counts_in_the_lanes",
-        "test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes",
-        "test_a_script_that_counts_batches_is_told_where_processes_would_differ",
-    ],
-)
-@promise(
-    "inside-accelerate-and-the-trainer",
-    "`save_state` resumes in the middle of an epoch on other numbers of processes",
-    also=[
-        "test_other_launchers_have_the_same_bits",
-        "test_accumulation_counts_in_the_lanes",
-        "test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes",
-        "test_a_script_that_counts_batches_is_told_where_processes_would_differ",
-    ],
+    also=["test_other_launchers_have_the_same_bits", "test_accumulation_counts_in_the_lanes"],
 )
 def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_path: Path) -> None:
     one = told(run(tmp_path, 1))
@@ -113,12 +98,22 @@ def test_the_bits_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_pa
     assert told(killed) == one
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "Where a process of Accelerate is given up, as many go on as divide the lanes, with the bits of one process",
+)
 def test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes(tmp_path: Path) -> None:
     shrunk = run_script(tmp_path, TRAIN, "-n", "4", "--shrink", env={**OFFLINE, "OPTIONS": "kill7"})
     assert "2 ranks, 2 less, start again" in shrunk.err
     assert told(shrunk) == told(run(tmp_path, 1))
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "The Accelerator's `save_state` resumes in the middle of an epoch on other numbers of processes, "
+    "also in the step in which a loop was left",
+    also=["test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch"],
+)
 def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tmp_path: Path) -> None:
     whole = told(run(tmp_path, 2, "save7"))
     assert (tmp_path / "state" / "model.safetensors").is_file()
@@ -135,21 +130,8 @@ def test_a_saved_state_goes_on_in_the_middle_of_an_epoch_with_other_processes(tm
     "backward, and a plateau steps once for each evaluation",
     also=[
         "test_behind_a_loop_over_batches_too_and_at_the_end",
-        "test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch",
         "test_a_loss_is_gathered_for_the_log_before_its_backward",
         "test_a_plateau_steps_once_for_each_evaluation",
-        "test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes",
-    ],
-)
-@promise(
-    "inside-accelerate-and-the-trainer",
-    "After a loss as many ranks go on as divide the lanes: the same bits on 1, 2 and 4 processes",
-    also=[
-        "test_behind_a_loop_over_batches_too_and_at_the_end",
-        "test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch",
-        "test_a_loss_is_gathered_for_the_log_before_its_backward",
-        "test_a_plateau_steps_once_for_each_evaluation",
-        "test_where_a_process_is_given_up_as_many_go_on_as_divide_the_lanes",
     ],
 )
 @pytest.mark.parametrize("who", ["accelerator.is_main_process", "os.environ['RANK'] == '0'"])
@@ -284,12 +266,12 @@ def test_other_launchers_have_the_same_bits(tmp_path: Path, launcher: tuple[str,
 
 @promise(
     "inside-accelerate-and-the-trainer",
-    "Both come to the numbers of the library's own class on as many processes as lanes, but for rounding; "
-    "what cannot be exact is one sentence",
+    "Accelerator and Trainer come to the numbers of the library's own class on as many processes as "
+    "lanes, but for rounding; what cannot be exact is one sentence",
     also=[
         "test_transformers_own_trainer_comes_to_the_same_numbers",
         "test_accelerate.py::test_what_cannot_be_exact_is_one_sentence",
-        "test_accelerate.py::test_what_cannot_be_exact_is_one_sentence",
+        "test_trainer.py::test_what_cannot_be_exact_is_one_sentence",
     ],
 )
 @pytest.mark.thorough
@@ -348,6 +330,10 @@ def test_what_cannot_be_exact_is_one_sentence(tmp_path: Path, mistake: str) -> N
     assert ("was left in the middle of a step" in ended.err) == (mistake == "a loop left in the middle of a step")
 
 
+@promise(
+    "inside-accelerate-and-the-trainer",
+    "A script that counts batches where numbers of processes would differ ends with a sentence that says what to count",
+)
 @pytest.mark.parametrize(
     ("what", "says"),
     [

@@ -87,33 +87,11 @@ def logged(ended: Finished) -> list[str]:
 
 @promise(
     "inside-accelerate-and-the-trainer",
-    "`samebits.integrations.transformers.Trainer`: weights, log and evaluation, for five architectures, "
-    "after a kill, and from a checkpoint in the middle of an epoch",
+    "`samebits.integrations.transformers.Trainer`: weights, log and evaluation, for five architectures,"
+    " after a kill, and from a checkpoint in the middle of an epoch",
     also=[
         "test_models_and_arguments_have_the_bits_of_one_process",
         "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
-        "test_verify_proves_a_script_of_the_trainer",
-        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
-    ],
-)
-@promise(
-    "inside-accelerate-and-the-trainer",
-    "`verify` proves a Trainer's script",
-    also=[
-        "test_models_and_arguments_have_the_bits_of_one_process",
-        "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
-        "test_verify_proves_a_script_of_the_trainer",
-        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
-    ],
-)
-@promise(
-    "inside-accelerate-and-the-trainer",
-    "In half precision on GPUs losses are logged without their scale",
-    also=[
-        "test_models_and_arguments_have_the_bits_of_one_process",
-        "test_a_checkpoint_goes_on_in_the_middle_of_an_epoch_with_other_processes",
-        "test_verify_proves_a_script_of_the_trainer",
-        "test_the_trainer_in_half_precision_logs_losses_without_their_scale",
     ],
 )
 def test_weights_and_log_are_those_of_any_number_of_processes_and_survive_a_kill(tmp_path: Path) -> None:
@@ -134,6 +112,7 @@ def test_models_and_arguments_have_the_bits_of_one_process(tmp_path: Path, kind:
     assert logged(run(tmp_path, 1, options, kind)) == logged(run(tmp_path, 4, options, kind))
 
 
+@promise("inside-accelerate-and-the-trainer", "`verify` proves a Trainer's script")
 def test_verify_proves_a_script_of_the_trainer(tmp_path: Path) -> None:
     command = [
         sys.executable,

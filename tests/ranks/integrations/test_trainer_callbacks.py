@@ -106,26 +106,11 @@ def run(tmp_path: Path, kill: int, *kinds: str) -> Finished:
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "What no state holds is named behind the third step, at the restart and beside the final bits, with "
-    "its line and what to write, and blocks no snapshot; what every state holds is not named",
+    "What a Trainer's callbacks and hooks or other ranks keep, and no state holds, is named; so is what"
+    " is read behind a loop, when the next one begins",
     also=[
         "test_what_changes_on_another_rank_alone_is_said_by_the_first",
         "test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins",
-        "test_a_script_that_carries_a_variable_goes_on_and_says_without_what",
-        "test_what_no_state_holds_is_named",
-        "test_what_every_state_holds_is_not_named",
-    ],
-)
-@promise(
-    "never-stuck-nothing-left-behind",
-    "What a Trainer's callbacks, hooks and other ranks keep is named too, and what is read behind a loop "
-    "before a later one",
-    also=[
-        "test_what_changes_on_another_rank_alone_is_said_by_the_first",
-        "test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins",
-        "test_a_script_that_carries_a_variable_goes_on_and_says_without_what",
-        "test_what_no_state_holds_is_named",
-        "test_what_every_state_holds_is_not_named",
     ],
 )
 @pytest.mark.parametrize(

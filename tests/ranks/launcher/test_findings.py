@@ -123,29 +123,14 @@ STALLS = [
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "What goes wrong or slow is a finding by its cause, each provoked by a test: stalls, early leavers, "
-    "crashes, lack of memory, full disks, stragglers, starved loaders, crowded cores, NaN losses",
+    "What goes wrong or slow is a finding by its cause, each provoked by a test: stalls, early leavers,"
+    " crashes, lack of memory, full disks, stragglers, starved loaders, crowded cores, NaN losses",
     also=[
         "test_how_a_run_failed_is_a_finding",
         "test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks",
         "test_one_rank_alone_that_stands_still_in_its_data_is_a_finding",
         "test_a_full_disk_is_a_finding",
         "test_what_makes_a_run_slow_or_wrong_is_a_finding",
-        "test_diagnose_says_why_and_what_to_do",
-        "test_every_finding_is_provoked_by_a_test",
-        "test_the_line_where_a_rank_left_too_early_is_named",
-    ],
-)
-@promise(
-    "never-stuck-nothing-left-behind",
-    "`samebits diagnose` says why, and what to do",
-    also=[
-        "test_how_a_run_failed_is_a_finding",
-        "test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks",
-        "test_one_rank_alone_that_stands_still_in_its_data_is_a_finding",
-        "test_a_full_disk_is_a_finding",
-        "test_what_makes_a_run_slow_or_wrong_is_a_finding",
-        "test_diagnose_says_why_and_what_to_do",
         "test_every_finding_is_provoked_by_a_test",
         "test_the_line_where_a_rank_left_too_early_is_named",
     ],
@@ -296,6 +281,7 @@ def test_so_is_a_loader_worker(tmp_path):
     check(run, "killed-for-memory", r"loader worker .* its control group may use 2.1 GB", (1,))
 
 
+@promise("never-stuck-nothing-left-behind", "`samebits diagnose` says of a finding why, and what to do")
 @pytest.mark.thorough
 def test_diagnose_says_why_and_what_to_do(tmp_path):
     run = run_script(tmp_path, PLAIN, "-n", "2", args=("leave",))

@@ -79,6 +79,7 @@ def torchmetrics_accuracy():
     return metric.compute().item()
 
 
+@promise("torchrun-scripts-and-samebits-spawn", "Torchmetrics sees every rank")
 def test_torchmetrics_sees_every_rank():
     alone = run_ranks(torchmetrics_accuracy, Started(1))
     assert alone == [pytest.approx(0.6)]

@@ -166,34 +166,9 @@ def test_a_call_that_would_block_ends_the_run_with_one_sentence(tmp_path: Path, 
 
 @promise(
     "torchrun-scripts-and-samebits-spawn",
-    "Scripts for torch.distributed.launch, plain DDP, Accelerate and Lightning Fabric run unchanged, as "
-    "one job over all ranks",
-    also=[
-        "test_a_torchrun_script_trains_one_job_over_all_ranks",
-        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
-        "test_torchruns_environment_is_complete",
-        "test_torchmetrics_sees_every_rank",
-    ],
-)
-@promise(
-    "torchrun-scripts-and-samebits-spawn",
-    "Torchrun's environment and `PET_` variables count",
-    also=[
-        "test_a_torchrun_script_trains_one_job_over_all_ranks",
-        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
-        "test_torchruns_environment_is_complete",
-        "test_torchmetrics_sees_every_rank",
-    ],
-)
-@promise(
-    "torchrun-scripts-and-samebits-spawn",
-    "Torchmetrics sees every rank",
-    also=[
-        "test_a_torchrun_script_trains_one_job_over_all_ranks",
-        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
-        "test_torchruns_environment_is_complete",
-        "test_torchmetrics_sees_every_rank",
-    ],
+    "Scripts for torch.distributed.launch, plain DDP, Accelerate and Lightning Fabric run unchanged, as"
+    " one job over all ranks",
+    also=["test_a_torchrun_script_trains_one_job_over_all_ranks"],
 )
 def test_a_script_for_torch_distributed_launch_runs_unchanged(tmp_path: Path) -> None:
     script = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -130,6 +131,11 @@ def test_the_end_is_that_of_an_undisturbed_run(tmp_path: Path, undisturbed: Undi
     assert outcome(tmp_path / "killed", name, options, kill) == undisturbed(name, options[:2])
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "After a kill, switched layers, frozen parameters and `p.data` are as in an undisturbed run",
+    also=["test_the_end_is_that_of_an_undisturbed_run"],
+)
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)

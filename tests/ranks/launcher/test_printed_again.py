@@ -52,8 +52,8 @@ here("end")
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "What rank 0 prints comes again from that place, none of it is missing, and what it had still to do "
-    "itself is named",
+    "After a restart what rank 0 prints comes again from its step on, none of it is missing, and what "
+    "it had still to do itself is named",
     also=["test_what_rank_0_had_still_to_do_behind_the_lanes_is_named"],
 )
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -30,6 +31,7 @@ SCRIPT = """
 """
 
 
+@promise("save-and-resume", "A step that is computed again with another rate ends the run")
 @pytest.mark.parametrize(("keeps", "code"), [("calls[0]", 2), ("step.number", 0)])
 def test_a_rate_that_follows_from_what_no_state_holds_ends_the_run(tmp_path, keeps, code):
     # No rank holds the whole state, so steps since the newest one on the disk are computed again.

@@ -114,6 +114,11 @@ def test_an_unnamed_run_begins_again_as_often_as_it_helps(tmp_path: Path, undist
         assert (ended.folder / f"before-restart-{number}" / "journal" / "rank-00001.ring").exists()
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "The same failure twice at one step, and an exception of the script, end a run",
+    also=["test_an_exception_of_the_script_stops_the_run_at_once"],
+)
 def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None:
     ended = train(tmp_path, DIES="0:3 1:3", BY=str(int(signal.SIGTERM)))
     assert ended.code == 128 + signal.SIGTERM
@@ -187,6 +192,7 @@ def test_what_is_logged_without_any_step_is_in_the_file_once_after_a_restart(tmp
     assert (ended.folder / "metrics.jsonl").read_text().count("accuracy") == 1
 
 
+@promise("never-stuck-nothing-left-behind", "Ctrl-C during a restart leaves nothing")
 def test_control_c_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
     script = """
         import os, signal

@@ -169,6 +169,7 @@ REFUSED = """
 """
 
 
+@promise("save-and-resume", "A stop that saved nothing, because its state was refused, says why")
 def test_a_stop_whose_state_was_refused_says_why(tmp_path: Path) -> None:
     options = ("-n", "2", "--name", "exp1", "--save-every", "100000000steps", "--snapshots", "off")
     running = start(tmp_path, *options, write_script(tmp_path, REFUSED))

@@ -150,6 +150,7 @@ run.print(globals()[sys.argv[1]]())
 """
 
 
+@promise("never-stuck-nothing-left-behind", "No run resumes where names that a loop assigns are read and missing")
 @pytest.mark.parametrize("loop", ["train", "train_epochs", pytest.param("of_a_lane", marks=pytest.mark.thorough)])
 def test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops(tmp_path: Path, loop: str) -> None:
     options = ("-n", "2", "--name", "ends", "--save-every", "1step")

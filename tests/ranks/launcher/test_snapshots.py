@@ -241,36 +241,8 @@ def test_ranks_that_do_not_wait_for_each_other_go_on_from_an_epochs_end(tmp_path
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "What the body of `run.epochs` changes is not changed twice",
-    also=[
-        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
-        "test_a_killed_rank_costs_its_step_and_changes_nothing",
-        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
-        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
-        "test_the_end_is_that_of_an_undisturbed_run",
-    ],
-)
-@promise(
-    "never-stuck-nothing-left-behind",
-    "Switched layers, frozen parameters and `p.data` are as in an undisturbed run",
-    also=[
-        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
-        "test_a_killed_rank_costs_its_step_and_changes_nothing",
-        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
-        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
-        "test_the_end_is_that_of_an_undisturbed_run",
-    ],
-)
-@promise(
-    "never-stuck-nothing-left-behind",
-    "No run resumes where names that a loop assigns are read and missing",
-    also=[
-        "test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice",
-        "test_a_killed_rank_costs_its_step_and_changes_nothing",
-        "test_a_run_that_has_ended_finds_what_its_script_reads_behind_its_loops",
-        "test_whatever_a_script_switches_and_writes_is_the_same_at_the_end",
-        "test_the_end_is_that_of_an_undisturbed_run",
-    ],
+    "After a kill, what the body of `run.epochs` changes is not changed twice",
+    also=["test_killed_ranks.py::test_what_a_body_changes_before_its_steps_is_not_changed_twice"],
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])

@@ -159,8 +159,8 @@ def test_the_backend_of_a_spawn_is_what_its_groups_have(tmp_path: Path) -> None:
 
 @promise(
     "torchrun-scripts-and-samebits-spawn",
-    "`samebits.init()` and `init_process_group` work inside, several calls in a row, with the same bits; "
-    "a function of a notebook cell runs, and rank 0 prints into the cell",
+    "In `samebits.spawn` `samebits.init()` and `init_process_group` work, several calls in a row, with "
+    "the same bits; a function of a notebook cell runs, and rank 0 prints into the cell",
     also=["test_functions_of_a_cell_run_and_print_into_the_cell"],
 )
 def test_both_styles_work_twice_in_a_row_with_the_same_bits_on_1_and_2_ranks(tmp_path: Path) -> None:
@@ -187,7 +187,8 @@ def test_functions_of_a_cell_run_and_print_into_the_cell(tmp_path: Path) -> None
 
 @promise(
     "torchrun-scripts-and-samebits-spawn",
-    "The first failure is raised once, with rank and traceback; what cannot be sent is named before anything starts",
+    "`samebits.spawn` raises the first failure once, with rank and traceback; what cannot be sent is "
+    "named before anything starts",
     also=["test_what_cannot_work_is_one_sentence_and_starts_nothing"],
 )
 def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: Path) -> None:

@@ -78,19 +78,6 @@ if run.is_main:
     "loops, in plain scripts too",
     also=[
         "test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_same_bits",
-        "test_a_rank_that_works_while_others_wait_is_slow",
-        "test_a_limit_of_the_person_ends_the_run",
-        "test_in_a_plain_script_the_missing_rank_is_named",
-    ],
-)
-@promise(
-    "never-stuck-nothing-left-behind",
-    "`--on-stall replace` goes on with the same bits; a rank that works is called slow and left alone, "
-    "unless `--stall-after` says otherwise",
-    also=[
-        "test_a_rank_that_sleeps_or_loops_longer_than_it_may_is_replaced_with_the_same_bits",
-        "test_a_rank_that_works_while_others_wait_is_slow",
-        "test_a_limit_of_the_person_ends_the_run",
         "test_in_a_plain_script_the_missing_rank_is_named",
     ],
 )
@@ -114,6 +101,12 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
     assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "`--on-stall replace` goes on with the same bits; a rank that works is called slow and left alone, "
+    "unless `--stall-after` says otherwise",
+    also=["test_a_rank_that_works_while_others_wait_is_slow", "test_a_limit_of_the_person_ends_the_run"],
+)
 @pytest.mark.parametrize(
     ("how", "line", "options"),
     [

@@ -95,6 +95,14 @@ def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
         assert {path.name for path in ended.folder.parents[1].glob("rank-*.json")} == {"rank-0.json", "rank-1.json"}
 
 
+@promise(
+    "torchrun-scripts-and-samebits-spawn",
+    "Torchrun's environment is complete, and `PET_` variables stand for options that are not given",
+    also=[
+        "test_pet_variables_stand_for_options_that_are_not_given",
+        "test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing",
+    ],
+)
 def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
     script = """
         import json, os

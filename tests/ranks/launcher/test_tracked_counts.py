@@ -188,47 +188,12 @@ def counted(finished):
 
 @promise(
     "save-and-resume",
-    "Objects of `run.track` and values of `run.state` go on with the run",
+    "After a kill tracked objects are as at the step's beginning, and count each step once; an "
+    "optimizer that gives each rank a part is named, and in no state",
     also=[
         "test_after_a_kill_each_step_of_the_trainer_is_counted_once",
         "test_a_state_that_one_process_asks_for_is_written_where_another_is_killed_in_that_step",
         "test_an_optimizer_that_gives_each_rank_a_part_is_named_and_in_no_snapshot",
-        "test_objects_and_values_go_on_with_the_run",
-        "test_they_are_part_of_states_that_the_script_saves",
-        "test_what_cannot_be_tracked_is_one_sentence",
-        "test_a_state_with_other_names_and_values_of_one_rank_are_said",
-        "test_what_cannot_be_saved_is_refused_at_the_assignment",
-        "test_a_metric_whose_values_are_in_no_state_dict_is_refused",
-    ],
-)
-@promise(
-    "save-and-resume",
-    "What cannot be tracked, other names, and values that differ between ranks are one sentence",
-    also=[
-        "test_after_a_kill_each_step_of_the_trainer_is_counted_once",
-        "test_a_state_that_one_process_asks_for_is_written_where_another_is_killed_in_that_step",
-        "test_an_optimizer_that_gives_each_rank_a_part_is_named_and_in_no_snapshot",
-        "test_objects_and_values_go_on_with_the_run",
-        "test_they_are_part_of_states_that_the_script_saves",
-        "test_what_cannot_be_tracked_is_one_sentence",
-        "test_a_state_with_other_names_and_values_of_one_rank_are_said",
-        "test_what_cannot_be_saved_is_refused_at_the_assignment",
-        "test_a_metric_whose_values_are_in_no_state_dict_is_refused",
-    ],
-)
-@promise(
-    "save-and-resume",
-    "After a kill they are as at the step's beginning, and an optimizer that gives each rank a part is in no state",
-    also=[
-        "test_after_a_kill_each_step_of_the_trainer_is_counted_once",
-        "test_a_state_that_one_process_asks_for_is_written_where_another_is_killed_in_that_step",
-        "test_an_optimizer_that_gives_each_rank_a_part_is_named_and_in_no_snapshot",
-        "test_objects_and_values_go_on_with_the_run",
-        "test_they_are_part_of_states_that_the_script_saves",
-        "test_what_cannot_be_tracked_is_one_sentence",
-        "test_a_state_with_other_names_and_values_of_one_rank_are_said",
-        "test_what_cannot_be_saved_is_refused_at_the_assignment",
-        "test_a_metric_whose_values_are_in_no_state_dict_is_refused",
     ],
 )
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from samebits.verify.lane_order import Order, not_tried
 from tests.scripts.verifying import Verifier, nursery, verified
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
@@ -34,6 +35,12 @@ def test_sums_rows_and_losses_over_the_batch_are_the_same_from_both_ends(verifie
     assert result.lane_order.found is Order.SAME, result.lane_order
 
 
+@promise(
+    "what-verify-proves",
+    "What lanes hand on gives other bits with the lanes in another order, what takes something from "
+    "every lane does not",
+    also=["test_sums_rows_and_losses_over_the_batch_are_the_same_from_both_ends"],
+)
 def test_a_number_that_lanes_hand_on_is_found_with_one_rank(verified: Verifier) -> None:
     result = verified(
         ranks=(1,),

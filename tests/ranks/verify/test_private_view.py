@@ -116,18 +116,7 @@ def can(*command: str) -> bool:
 @promise(
     "what-verify-proves",
     "`verify` and `bench` leave the user's files as they are, and each run begins with them, without root too",
-    also=[
-        "test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before",
-        "test_a_bench_has_views_too_and_in_place_has_none",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "Where the system gives no private view, runs work in copies, and what that does not keep apart is said first",
-    also=[
-        "test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before",
-        "test_a_bench_has_views_too_and_in_place_has_none",
-    ],
+    also=["test_a_bench_has_views_too_and_in_place_has_none"],
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("around", [(), AS_USER], ids=["root", "user"])
@@ -148,6 +137,10 @@ def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_wit
     )
 
 
+@promise(
+    "what-verify-proves",
+    "Where the system gives no private view, runs work in copies, and what that does not keep apart is said first",
+)
 @pytest.mark.thorough
 @pytest.mark.skipif(not can("unshare", "-Ur", "-m"), reason="this system gives no user namespaces to try without them")
 def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before(home: Home) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.verifying import HONEST, SCRIPT
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 HANDS_ON = {
@@ -28,6 +29,11 @@ def test_what_was_proved_stands_in_the_last_lines(tmp_path: Path) -> None:
     assert "with 2 lanes and 1 thread; proved over 2 steps on 1 and 2 ranks" in ended.stderr
 
 
+@promise(
+    "what-verify-proves",
+    "`--prove` starts nothing that is not proved",
+    also=["test_what_was_proved_stands_in_the_last_lines"],
+)
 def test_a_script_that_is_not_proved_does_not_start(tmp_path: Path) -> None:
     ended = started(tmp_path, **HANDS_ON)
     assert ended.returncode == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.verifying import HONEST, SCRIPT
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -24,6 +25,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110)
 
 
+@promise("what-verify-proves", "The pytest fixture `same_bits` fails with the report")
 @pytest.mark.thorough
 def test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["samebits.testing.plugin"]\n')

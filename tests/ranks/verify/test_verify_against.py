@@ -35,38 +35,6 @@ def with_facts(file: Path, other: Path, **facts: object) -> Path:
 @promise(
     "what-verify-proves",
     "`--save` and `--against` compare bits over commits and name the first step, tensor and layer that differ",
-    also=[
-        "test_other_conditions_are_said_and_blamed_before_the_script",
-        "test_a_byte_that_is_another_one_is_noticed",
-        "test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "`--against` blames other conditions before the script",
-    also=[
-        "test_other_conditions_are_said_and_blamed_before_the_script",
-        "test_a_byte_that_is_another_one_is_noticed",
-        "test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "A changed byte is noticed",
-    also=[
-        "test_other_conditions_are_said_and_blamed_before_the_script",
-        "test_a_byte_that_is_another_one_is_noticed",
-        "test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "The pytest fixture `same_bits` fails with the report",
-    also=[
-        "test_other_conditions_are_said_and_blamed_before_the_script",
-        "test_a_byte_that_is_another_one_is_noticed",
-        "test_bits_are_saved_compared_and_a_change_fails_the_test_with_the_report",
-    ],
 )
 @pytest.mark.thorough
 def test_the_bits_of_a_commit_are_saved_and_a_change_is_named(verified: Verifier, tmp_path: Path) -> None:
@@ -98,6 +66,7 @@ def test_the_bits_of_a_commit_are_saved_and_a_change_is_named(verified: Verifier
     assert "the gradients are the same, so the update has changed" in text
 
 
+@promise("what-verify-proves", "`--against` blames other conditions before the script")
 @pytest.mark.thorough
 def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"

@@ -86,22 +86,7 @@ def shown(found):
     "what-verify-proves",
     "`--interrupt K` stops a run after step K and compares the one that goes on with one that never "
     "stopped, under `zero1` and stages too",
-    also=[
-        "test_so_does_one_whose_ranks_hold_parts",
-        "test_what_a_script_forgets_is_named",
-        "test_a_value_that_nothing_depends_on_is_only_mentioned",
-        "test_the_run_goes_on_with_the_files_of_the_first",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "What the script forgot is named with what to write, and what nothing depends on only mentioned",
-    also=[
-        "test_so_does_one_whose_ranks_hold_parts",
-        "test_what_a_script_forgets_is_named",
-        "test_a_value_that_nothing_depends_on_is_only_mentioned",
-        "test_the_run_goes_on_with_the_files_of_the_first",
-    ],
+    also=["test_so_does_one_whose_ranks_hold_parts", "test_the_run_goes_on_with_the_files_of_the_first"],
 )
 @pytest.mark.parametrize(
     ("after", "ranks", "steps"),
@@ -199,6 +184,11 @@ FORGETS = {
 }
 
 
+@promise(
+    "what-verify-proves",
+    "`--interrupt` names what the script forgot, with what to write, and only mentions what nothing depends on",
+    also=["test_a_value_that_nothing_depends_on_is_only_mentioned"],
+)
 @pytest.mark.parametrize(
     "kind",
     [one if one == "value" else pytest.param(one, marks=pytest.mark.thorough) for one in FORGETS],

@@ -136,47 +136,7 @@ def test_a_step_whose_loop_is_left_is_compared(verified: Verifier) -> None:
 @promise(
     "what-verify-proves",
     "A data set that remembers what it gave is named, one that caches is not blamed",
-    also=[
-        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
-        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
-        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
-        "test_lane_order.py",
-        "test_prove.py",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "A tensor that lanes hand on is named with its line, a NaN with its first place",
-    also=[
-        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
-        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
-        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
-        "test_lane_order.py",
-        "test_prove.py",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "What lanes hand on in any way gives other bits with the lanes in another order, what takes something "
-    "from every lane does not",
-    also=[
-        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
-        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
-        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
-        "test_lane_order.py",
-        "test_prove.py",
-    ],
-)
-@promise(
-    "what-verify-proves",
-    "`--prove` starts nothing that is not proved",
-    also=[
-        "test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest",
-        "test_a_state_that_lanes_hand_on_is_named_with_its_line",
-        "test_nan_of_other_bits_is_told_as_nan_with_its_first_place",
-        "test_lane_order.py",
-        "test_prove.py",
-    ],
+    also=["test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest"],
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("dataset", [KEEPS, WRITES])
@@ -213,6 +173,11 @@ def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_
     assert "the models are built differently" in cause
 
 
+@promise(
+    "what-verify-proves",
+    "A tensor that lanes hand on is named with its line, a NaN with its first place",
+    also=["test_nan_of_other_bits_is_told_as_nan_with_its_first_place"],
+)
 @pytest.mark.thorough
 def test_a_state_that_lanes_hand_on_is_named_with_its_line(verified: Verifier) -> None:
     before = "h, mask = torch.zeros(1, 8), None"

@@ -45,7 +45,7 @@ def test_a_step_that_one_rank_did_not_measure_is_left_out() -> None:
 
 @promise(
     "what-verify-proves",
-    "The parts of a step's time add up to it; what is within the noise gets no reason and no praise",
+    "`samebits bench`: the parts of a step's time add up to it; what is within the noise gets no reason and no praise",
     also=["test_what_is_within_the_noise_gets_no_reason_and_no_praise", "test_hogwild_is_blamed_for_no_exchange"],
 )
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=9), st.lists(st.sampled_from(PARTS), min_size=9, max_size=9))

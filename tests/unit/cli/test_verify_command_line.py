@@ -142,7 +142,7 @@ for step in run.steps(loader): ...
 
 @promise(
     "what-verify-proves",
-    "A word after SCRIPT that looks like one of our options is noted; Ctrl-C ends with 130 and leaves nothing",
+    "A word after `verify SCRIPT` that looks like one of our options is noted; Ctrl-C ends with 130 and leaves nothing",
     also=["test_ctrl_c_ends_verify_with_130_and_leaves_nothing"],
 )
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def test_a_rank_does_not_start_ranks_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
 @promise(
     "torchrun-scripts-and-samebits-spawn",
-    "Tensors that are arguments are shared with the caller; models are copied unless `share_memory()` was called",
+    "Tensors that are arguments of `samebits.spawn` are shared with the caller; models are copied "
+    "unless `share_memory()` was called",
 )
 def test_tensors_that_are_arguments_are_shared_and_models_are_copied() -> None:
     plain, listed = torch.zeros(3), [torch.zeros(2)]

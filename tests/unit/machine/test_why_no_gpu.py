@@ -8,6 +8,7 @@ import pytest
 
 from samebits.machine.gpus import newer_driver
 from samebits.machine.no_gpu import INSTALL, NO_GPU, Signs, ask_why, first_sentence, has_nvidia, why_none
+from tests.support.promises import promise
 
 CUDA = {"cuda": "12.8"}
 ONE = Signs(1, True, False, "570.86", CUDA)
@@ -18,6 +19,14 @@ def words(_: object) -> str:
     return "CUDA unknown error"
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Where no GPU can be used, it is said why, and `--device cuda` ends before anything starts",
+    also=[
+        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
+        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
+    ],
+)
 @pytest.mark.parametrize(
     ("signs", "visible", "problem", "fix"),
     [

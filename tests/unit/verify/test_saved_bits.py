@@ -14,6 +14,7 @@ from samebits.launcher.trials.trials import Program
 from samebits.protocol.recording import AT_END
 from samebits.verify.evidence import End, Evidence, ItemAtStep
 from samebits.verify.saved_bits import SavedBits, decode, fact_differences, facts, name_of, read_saved, write_saved
+from tests.support.promises import promise
 
 FACTS = {"torch": "2.13.0", "cpu": "AVX2", "lanes": 4, "threads": 1, "batch_size": 64}
 PLACES = st.builds(
@@ -34,6 +35,7 @@ def test_what_is_written_comes_back(recorded: dict[ItemAtStep, str], reached: bo
     assert decode(bits.encode(), "bits.json") == bits
 
 
+@promise("what-verify-proves", "A changed byte in a file of saved bits is noticed")
 @given(st.integers(0), st.binary(min_size=1, max_size=1))
 def test_a_byte_that_is_another_one_is_noticed(position: int, byte: bytes) -> None:
     text = saved().encode()

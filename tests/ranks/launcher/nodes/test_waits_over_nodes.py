@@ -76,8 +76,8 @@ def ended_well(started):
 
 @promise(
     "never-stuck-nothing-left-behind",
-    "With several nodes all of this is said on all of them, with the node; a launcher that is stopped "
-    "too; ranks that exchange over a slow link are in no circle",
+    "With several nodes a rank that others wait for is named on all of them, with its node; a launcher "
+    "that is stopped too; ranks that exchange over a slow link are in no circle",
     also=[
         "test_a_rank_that_is_merely_slow_is_never_called_stalled",
         "test_a_straggler_on_another_node_is_named_on_both",

@@ -111,33 +111,11 @@ def undisturbed():
 
 @promise(
     "save-and-resume",
-    "A run that stops after an epoch, or after any step, continues on 1, 2, 3, 4 or 8 ranks with the bits "
-    "of one that never stopped: models, optimizers, schedulers, averages, random numbers",
+    "A run that stops after an epoch, or after any step, continues on 1, 2, 3, 4 or 8 ranks with the "
+    "bits of one that never stopped: models, optimizers, schedulers, averages, random numbers",
     also=[
         "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
         "test_a_stopped_and_resumed_script_makes_each_epoch_once",
-        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
-        "test_it_is_the_order_of_torchs_sampler",
-    ],
-)
-@promise(
-    "save-and-resume",
-    "A sampler or buffer that a state holds goes on with the same samples, in the middle of an epoch too",
-    also=[
-        "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
-        "test_a_stopped_and_resumed_script_makes_each_epoch_once",
-        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
-        "test_it_is_the_order_of_torchs_sampler",
-    ],
-)
-@promise(
-    "save-and-resume",
-    "RandomSampler with any `num_samples` begins at once",
-    also=[
-        "test_a_run_goes_on_after_any_step_on_any_number_of_ranks",
-        "test_a_stopped_and_resumed_script_makes_each_epoch_once",
-        "test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds",
-        "test_it_is_the_order_of_torchs_sampler",
     ],
 )
 @pytest.mark.parametrize(
@@ -177,8 +155,8 @@ def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, und
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "`run.save_state` writes the bytes of one rank, and a run continues from `ddp` to `zero1` to one rank "
-    "with the same bits",
+    "Under `zero1` `run.save_state` writes the bytes of one rank, and a run continues from `ddp` to "
+    "`zero1` to one rank with the same bits",
 )
 @pytest.mark.parametrize("first", [pytest.param("ddp", marks=pytest.mark.thorough), "zero1"])
 def test_a_state_is_the_same_file_under_zero1_and_goes_on_anywhere(tmp_path, undisturbed, first):

@@ -311,8 +311,8 @@ def bits_of(place, *options, victim, when=0, every="epoch"):
 
 @promise(
     "save-and-resume",
-    "A kill of a rank, the launcher or the process that writes costs that state at most; what cannot be "
-    "written is told, and the next one is written",
+    "While an automatic state is written, a kill of a rank, the launcher or the process that writes "
+    "costs that state at most; what cannot be written is told, and the next one is written",
     also=[
         "test_a_state_that_cannot_be_written_is_told_and_the_next_one_is_written",
         "test_a_kill_leaves_no_process_and_the_state_before",

@@ -15,6 +15,7 @@ from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import run_script
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 EPOCHS, STEPS = 2, 5
@@ -84,6 +85,11 @@ def undisturbed(tmp_path_factory):
     return run_ranks(train, Started(1), str(tmp_path_factory.mktemp("straight")))[0]
 
 
+@promise(
+    "save-and-resume",
+    "Objects of `run.track` and values of `run.state` go on with the run",
+    also=["test_they_are_part_of_states_that_the_script_saves"],
+)
 @pytest.mark.parametrize(
     ("after", "ranks", "then"),
     [(5, 2, 1), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((3, 1, 2), (8, 4, 4)))],
@@ -139,6 +145,15 @@ def mistakes():
     return said
 
 
+@promise(
+    "save-and-resume",
+    "What cannot be tracked, other names, and values that differ between ranks are one sentence",
+    also=[
+        "test_a_state_with_other_names_and_values_of_one_rank_are_said",
+        "test_what_cannot_be_saved_is_refused_at_the_assignment",
+        "test_a_metric_whose_values_are_in_no_state_dict_is_refused",
+    ],
+)
 def test_what_cannot_be_tracked_is_one_sentence():
     for said in run_ranks(mistakes, Started(2)):
         for words in MISTAKES:

@@ -12,6 +12,7 @@ import samebits
 from samebits.rank.checks.idle_loops import NO_BACKWARD, NO_GRADIENT, NO_STEP, NOT_ZEROED
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -61,6 +62,12 @@ def counts(texts):
     return [sum(text.count(sentence) for text in texts) for sentence in (NO_BACKWARD, NO_STEP, NOT_ZEROED)]
 
 
+@promise(
+    "samples",
+    "Loops without `run.backward`, `optimizer.step()` or `zero_grad()`, or whose loss reaches no "
+    "parameter, are reported once",
+    also=["test_a_loss_that_reaches_no_parameter_is_told_once"],
+)
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("leaves_out", "expected"),

@@ -4,12 +4,17 @@ import pytest
 
 from samebits.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts import lane_exchanges
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
 WAYS = {"one rank": Started(1), "shared memory": Started(2), "gloo": Started(2, nodes=(1, 1))}
 
 
+@promise(
+    "never-a-silent-wrong-gradient",
+    "A collective of `torch.distributed` inside a lane is one sentence, over any back end and on one rank",
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("script", lane_exchanges.INSIDE, ids=lambda script: script.__name__)
 def test_a_collective_inside_a_lane_is_one_sentence(script, way):

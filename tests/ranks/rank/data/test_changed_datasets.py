@@ -46,38 +46,9 @@ def ran(tmp_path, how, workers, ranks="1"):
 
 @promise(
     "samples",
-    "Augmentation depends on neither loader workers nor ranks, and a generator or a memory of the data "
-    "set's own, with which it does, is named with its line",
-    also=[
-        "test_what_changes_inside_an_epoch_is_told_at_its_line_and_takes_the_claim_away",
-        "test_augmentation_depends_on_neither_workers_nor_ranks",
-        "test_without_loader_workers_nothing_is_fetched_early",
-        "test_a_generator_of_the_data_set_s_own_is_named",
-        "test_what_lanes_change_is_named",
-    ],
-)
-@promise(
-    "samples",
-    "Batches that are fetched ahead come in the same order",
-    also=[
-        "test_what_changes_inside_an_epoch_is_told_at_its_line_and_takes_the_claim_away",
-        "test_augmentation_depends_on_neither_workers_nor_ranks",
-        "test_without_loader_workers_nothing_is_fetched_early",
-        "test_a_generator_of_the_data_set_s_own_is_named",
-        "test_what_lanes_change_is_named",
-    ],
-)
-@promise(
-    "samples",
-    "Attributes of a data set that change between epochs are seen by workers, and one that changes inside "
-    "an epoch takes the claim away",
-    also=[
-        "test_what_changes_inside_an_epoch_is_told_at_its_line_and_takes_the_claim_away",
-        "test_augmentation_depends_on_neither_workers_nor_ranks",
-        "test_without_loader_workers_nothing_is_fetched_early",
-        "test_a_generator_of_the_data_set_s_own_is_named",
-        "test_what_lanes_change_is_named",
-    ],
+    "Attributes of a data set that change between epochs are seen by workers, and one that changes "
+    "inside an epoch takes the claim away",
+    also=["test_what_changes_inside_an_epoch_is_told_at_its_line_and_takes_the_claim_away"],
 )
 def test_what_changes_between_epochs_is_seen_by_workers(tmp_path):
     runs = [ran(tmp_path, "epoch", workers, ranks) for workers, ranks in ((0, "1"), (2, "1"), (2, "2"))]

@@ -11,6 +11,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 SIZE = 96
@@ -93,6 +94,10 @@ def train(place, how, stop_after=None):
     return digest_of(model), ids[-1]
 
 
+@promise(
+    "save-and-resume",
+    "A sampler or buffer that a state holds goes on with the same samples, in the middle of an epoch too",
+)
 @pytest.mark.parametrize(
     "how",
     [

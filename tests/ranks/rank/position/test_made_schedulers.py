@@ -12,6 +12,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -97,6 +98,7 @@ PLACES = [
 OFTEN = ("in the first epoch", "in each epoch")
 
 
+@promise("save-and-resume", "Schedulers of prepared optimizers are in every state unasked, wherever they are made")
 @pytest.mark.parametrize(
     "where", [pytest.param(where, marks=[pytest.mark.thorough] * (where not in OFTEN)) for where in PLACES]
 )

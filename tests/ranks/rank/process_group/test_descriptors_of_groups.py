@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import samebits.torch_backend  # noqa: F401 - which names it
 from samebits.testing.ranks import Started, run_ranks
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -38,6 +39,11 @@ def held(folder):
     return before, (processes_watched(), len(list(Path("/proc/self/fd").iterdir())))
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A rank has one descriptor for each other rank, and nothing is left in shared memory",
+    also=["test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory"],
+)
 def test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups(tmp_path):
     for (watched, everything), (later, much) in run_ranks(held, Started(3), str(tmp_path)):
         assert (watched, later) == (2, 2)

@@ -255,6 +255,15 @@ def ends(folder):
         assert "Rank 0 left the group while rank" in text
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "Groups end and begin again over the same store, threads use their own, sub-groups are agreed on by"
+    " their ranks alone",
+    also=[
+        "test_threads_use_groups_of_their_own_at_the_same_time",
+        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
+    ],
+)
 def test_groups_begin_and_end_and_begin_again(tmp_path):
     run_ranks(ends, Started(3), str(tmp_path))
 
@@ -479,33 +488,7 @@ def test_ranks_meet_under_samebits_run_and_a_mistake_is_one_sentence(tmp_path):
 @promise(
     "the-backend-samebits-of-torch-distributed",
     "Ranks meet under `samebits run`, torchrun and `mp.spawn`",
-    also=[
-        "test_groups_begin_and_end_and_begin_again",
-        "test_threads_use_groups_of_their_own_at_the_same_time",
-        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
-        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
-    ],
-)
-@promise(
-    "the-backend-samebits-of-torch-distributed",
-    "Groups end and begin again over the same store, threads use their own, sub-groups are agreed on by "
-    "their ranks alone",
-    also=[
-        "test_groups_begin_and_end_and_begin_again",
-        "test_threads_use_groups_of_their_own_at_the_same_time",
-        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
-        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
-    ],
-)
-@promise(
-    "the-backend-samebits-of-torch-distributed",
-    "A rank has one descriptor for each other rank, and nothing is left in shared memory",
-    also=[
-        "test_groups_begin_and_end_and_begin_again",
-        "test_threads_use_groups_of_their_own_at_the_same_time",
-        "test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone",
-        "test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups",
-    ],
+    also=["test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once"],
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ["torchrun", "spawn"])

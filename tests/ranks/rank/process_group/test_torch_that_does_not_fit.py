@@ -61,34 +61,9 @@ def in_folder(folder: Path, script: str, *options: str) -> Finished:
 
 @promise(
     "the-backend-samebits-of-torch-distributed",
-    "A torch that breaks the backend is found before the ranks join",
-    also=[
-        "test_asking_for_the_back_end_is_one_sentence",
-        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
-        "test_private_places_of_torch_are_named_in_one_file_only",
-        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
-    ],
-)
-@promise(
-    "the-backend-samebits-of-torch-distributed",
     "Where torch breaks the backend, a run goes over Gloo with the same bits and says so once, and "
     "`samebits doctor` makes the same trial",
-    also=[
-        "test_asking_for_the_back_end_is_one_sentence",
-        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
-        "test_private_places_of_torch_are_named_in_one_file_only",
-        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
-    ],
-)
-@promise(
-    "the-backend-samebits-of-torch-distributed",
-    "Private names of torch stand in one file",
-    also=[
-        "test_asking_for_the_back_end_is_one_sentence",
-        "test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said",
-        "test_private_places_of_torch_are_named_in_one_file_only",
-        "test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only",
-    ],
+    also=["test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said"],
 )
 def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: Path) -> None:
     fits, broken = (in_folder(tmp_path / name, begin + TRAIN, "-n", "2") for name, begin in (("a", ""), ("b", BREAK)))
@@ -131,6 +106,12 @@ def a_script_of_another_launcher(folder: str) -> None:
     dist.destroy_process_group()
 
 
+@promise(
+    "the-backend-samebits-of-torch-distributed",
+    "A torch that breaks the backend is found before the ranks join: asking for the backend is one "
+    "sentence, under another launcher too",
+    also=["test_asking_for_the_back_end_is_one_sentence"],
+)
 def test_a_script_under_another_launcher_hears_it_when_it_asks_for_the_back_end(tmp_path: Path) -> None:
     run_ranks(a_script_of_another_launcher, Started(1), str(tmp_path))
 

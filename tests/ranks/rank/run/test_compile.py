@@ -16,32 +16,7 @@ pytestmark = pytest.mark.ranks
 @promise(
     "same-bits",
     "`torch.compile`, before or after `prepare`, whole or in part, has the same bits on 1, 2 and 4 ranks",
-    also=[
-        "test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks",
-        "test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence",
-        "test_a_killed_compilation_breaks_no_later_run_and_ranks_compile_each_graph_once",
-        "test_compiled_before_or_after_prepare_whole_or_in_part_the_bits_are_the_same",
-    ],
-)
-@promise(
-    "same-bits",
-    "Lanes of up to 64 sizes are all compiled, or the run ends in one sentence",
-    also=[
-        "test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks",
-        "test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence",
-        "test_a_killed_compilation_breaks_no_later_run_and_ranks_compile_each_graph_once",
-        "test_compiled_before_or_after_prepare_whole_or_in_part_the_bits_are_the_same",
-    ],
-)
-@promise(
-    "same-bits",
-    "A killed compilation breaks no later run",
-    also=[
-        "test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks",
-        "test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence",
-        "test_a_killed_compilation_breaks_no_later_run_and_ranks_compile_each_graph_once",
-        "test_compiled_before_or_after_prepare_whole_or_in_part_the_bits_are_the_same",
-    ],
+    also=["test_compiled_before_or_after_prepare_whole_or_in_part_the_bits_are_the_same"],
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -52,6 +27,11 @@ def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     assert run_ranks(compiled.as_users_do, Started(ranks, timeout_s=240)) == [alone] * ranks
 
 
+@promise(
+    "same-bits",
+    "Lanes of up to 64 sizes are all compiled, or the run ends in one sentence",
+    also=["test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence"],
+)
 @pytest.mark.compiles
 def test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks():
     [alone] = run_ranks(compiled.many_sizes, Started(1, timeout_s=240))
@@ -105,6 +85,7 @@ exec {compiler} "$@"
 """
 
 
+@promise("same-bits", "A killed compilation breaks no later run")
 @pytest.mark.thorough
 @pytest.mark.compiles
 @pytest.mark.skipif(not compiled.COMPILER, reason="no C++ compiler")

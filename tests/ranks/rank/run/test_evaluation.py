@@ -52,34 +52,7 @@ def plain_loop(lanes):
     return total / len(test), count == len(test), sizes, sum(whole) / len(whole)
 
 
-@promise(
-    "samples",
-    "Evaluation sees each sample once, and `run.gather` gives them in data-set order",
-    also=[
-        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
-        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
-        "test_same_bits.py",
-    ],
-)
-@promise(
-    "samples",
-    "On one rank a plain evaluation loop sees what it sees without samebits",
-    also=[
-        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
-        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
-        "test_same_bits.py",
-    ],
-)
-@promise(
-    "samples",
-    "`loader.first(k)` gives the same first k batches on any number of ranks, of a stream too, and what a "
-    "loop that is left early has seen is refused where several ranks put it together",
-    also=[
-        "test_the_first_batches_are_the_same_on_any_number_of_ranks",
-        "test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together",
-        "test_same_bits.py",
-    ],
-)
+@promise("samples", "On one rank a plain evaluation loop sees what it sees without samebits")
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_on_one_rank_a_plain_evaluation_loop_sees_what_it_sees_without_samebits(lanes):
     [(loss, is_whole, sizes, expected)] = run_ranks(plain_loop, Started(1), lanes)
@@ -142,21 +115,8 @@ def forgets(how):
     "Numbers of one rank's share that were not combined, evaluations that were left early, and a path "
     "that several ranks write are reported once",
     also=[
-        "test_a_path_that_several_ranks_write_is_said_once_with_its_line",
         "test_numbers_of_a_loop_that_is_left_early_are_said_once",
-        "test_what_a_loop_leaves_out_is_said_once",
-        "test_a_loss_that_reaches_no_parameter_is_told_once",
-    ],
-)
-@promise(
-    "samples",
-    "Loops without `run.backward`, `optimizer.step()` or `zero_grad()`, or whose loss reaches no "
-    "parameter, are reported once",
-    also=[
         "test_a_path_that_several_ranks_write_is_said_once_with_its_line",
-        "test_numbers_of_a_loop_that_is_left_early_are_said_once",
-        "test_what_a_loop_leaves_out_is_said_once",
-        "test_a_loss_that_reaches_no_parameter_is_told_once",
     ],
 )
 @pytest.mark.parametrize("how", ["nothing", "tally elsewhere", "sampler exchanges"])
@@ -256,6 +216,12 @@ class Endless(torch.utils.data.IterableDataset):
         return iter(itertools.cycle(digits(130)))
 
 
+@promise(
+    "samples",
+    "`loader.first(k)` gives the same first k batches on any number of ranks, of a stream too, and what"
+    " a loop that is left early has seen is refused where several ranks put it together",
+    also=["test_a_loop_that_is_left_early_is_refused_where_ranks_put_its_values_together"],
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_first_batches_are_the_same_on_any_number_of_ranks(stream):
     [alone] = run_ranks(evaluated, Started(1), "first", 4, stream)

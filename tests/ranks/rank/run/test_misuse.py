@@ -16,24 +16,13 @@ SENTENCES = MISTAKES | REFUSED
 
 
 @promise(
-    "samples",
-    "Ranks that would train on different data, or in a different order, are stopped before the first step",
-)
-@promise(
     "never-a-silent-wrong-gradient",
     "59 mistakes (a bare `loss.backward()`, `optimizer.step()` inside lanes, a loop left early, ranks "
     "that disagree, …) raise one sentence with the fix on every rank",
-    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
 )
 @promise(
-    "never-a-silent-wrong-gradient",
-    "A launched script never trains alone in silence",
-    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
-)
-@promise(
-    "never-a-silent-wrong-gradient",
-    "A collective of `torch.distributed` inside a lane is one sentence too, over any back end and on one rank",
-    also=["test_a_launched_script_never_trains_alone_in_silence", "test_a_collective_inside_a_lane_is_one_sentence"],
+    "samples",
+    "Ranks that would train on different data, or in a different order, are stopped before the first step",
 )
 @pytest.mark.parametrize(
     "mistake",
@@ -71,6 +60,7 @@ def test_wrong_options_are_refused_alone_too(options):
         samebits.init(**options)
 
 
+@promise("never-a-silent-wrong-gradient", "A launched script never trains alone in silence")
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -12,6 +12,7 @@ import samebits
 from samebits.testing.digests import digest_of
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
@@ -49,6 +50,9 @@ def test_a_model_that_was_made_ready_for_pruning_resumes_with_the_same_masks(tmp
     assert run_ranks(train, Started(2), str(tmp_path / "stopped"), True) == expected * 2
 
 
+@promise(
+    "save-and-resume", "A state that no start could load, because parameters were renamed, is refused when it is saved"
+)
 def test_a_state_with_names_that_no_start_has_is_refused_when_it_is_saved(tmp_path):
     with pytest.raises(
         AssertionError, match=r"UsageError: model has .*weight_orig and .*, which it had not when it was"

@@ -51,19 +51,8 @@ def sent_elements(over_gloo, sparse):
     "same-bits",
     "Of an embedding's gradient only rows that some lane touched travel, with the bits of whole tables",
     also=[
+        "test_the_gradient_has_few_rows_and_torch_s_bits",
         "test_what_counts_is_how_rows_were_looked_up_and_not_what_the_module_said_before",
-        "test_sparse_gradients_that_are_kept_over_steps_are_sparse_in_a_run_that_goes_on",
-        "test_whoever_else_looks_at_it_sees_a_whole_gradient",
-    ],
-)
-@promise(
-    "same-bits",
-    "Hooks, graphs, transforms and compiled functions see a whole gradient, and sparse gradients kept "
-    "over steps survive a resume",
-    also=[
-        "test_what_counts_is_how_rows_were_looked_up_and_not_what_the_module_said_before",
-        "test_sparse_gradients_that_are_kept_over_steps_are_sparse_in_a_run_that_goes_on",
-        "test_whoever_else_looks_at_it_sees_a_whole_gradient",
     ],
 )
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

@@ -90,14 +90,8 @@ def test_hooks_that_look_at_gradients_see_those_of_one_lane_as_on_one_rank(strat
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "Cutting leaves no trace: forward is called as often as on one rank",
-    also=["test_a_watched_call_is_the_call_itself"],
-)
-@promise(
-    "shares-of-an-update-stages-of-a-model",
-    "Tied weights, blocks called several times, encoders with decoders, and results that are dicts, "
-    "dataclasses or the model's own class work",
-    also=["test_a_watched_call_is_the_call_itself"],
+    "In stages, tied weights, blocks called several times, encoders with decoders, and results that are"
+    " dicts, dataclasses or the model's own class work",
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
@@ -116,8 +110,8 @@ def compare_each(strategy, corners):
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "What needs another stage's parameters, optimizers that look at several parameters at once, and "
-    "models that cannot be cut raise one sentence",
+    "In stages, what needs another stage's parameters, optimizers that look at several parameters at "
+    "once, and models that cannot be cut raise one sentence",
 )
 @pytest.mark.parametrize(
     "mistake",

@@ -28,14 +28,13 @@ SCRIPTS = [
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "`zero1` on 2 and 3 ranks has the bits of one, parameters and optimizer state, for SGD, Adam, AdamW, "
-    "Adagrad, RMSprop, Adafactor, Muon and custom optimizers, in every form",
+    "`zero1` on 2 and 3 ranks has the bits of one, parameters and optimizer state, for SGD, Adam, "
+    "AdamW, Adagrad, RMSprop, Adafactor, Muon and custom optimizers, in every form",
     also=["test_an_element_wise_optimizer_has_the_same_bits_by_chunks"],
 )
 @promise(
     "shares-of-an-update-stages-of-a-model",
     "Under `zero1` what a script writes between steps counts, groups may join later, and hooks see whole parameters",
-    also=["test_an_element_wise_optimizer_has_the_same_bits_by_chunks"],
 )
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -74,8 +73,8 @@ def test_mixed_precision_has_the_bits_of_one_rank():
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "24 mistakes (a step on one rank only, an unknown optimizer, …) raise one sentence, and a graph from "
-    "before an update raises on every rank",
+    "Under `zero1` 24 mistakes (a step on one rank only, an unknown optimizer, …) raise one sentence, "
+    "and a graph from before an update raises on every rank",
     also=["test_autograd_sees_the_update_of_other_ranks"],
 )
 @pytest.mark.parametrize(
@@ -98,8 +97,8 @@ def test_autograd_sees_the_update_of_other_ranks():
 
 @promise(
     "shares-of-an-update-stages-of-a-model",
-    "Each rank keeps its share of the state and no more; shares are equal to 1024 elements; an unused "
-    "parameter gets no state",
+    "Under `zero1` each rank keeps its share of the state and no more; shares are equal to 1024 "
+    "elements; an unused parameter gets no state",
     also=["test_an_unused_parameter_is_not_updated_and_gets_no_state", "test_ranks_update_equally_much"],
 )
 def test_each_rank_keeps_its_share_of_the_state():

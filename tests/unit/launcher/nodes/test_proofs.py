@@ -45,7 +45,8 @@ def test_the_sizes_are_fixed_so_a_stranger_may_send_so_much_and_no_more():
 
 @promise(
     "shut",
-    "Both sides refuse another key, and a proof that is repeated, sent back or led to another address",
+    "Both sides of a connection between nodes refuse another key, and a proof that is repeated, sent "
+    "back or led to another address",
     also=["test_a_proof_of_an_earlier_connection_is_worth_nothing"],
 )
 def test_another_key_is_refused_by_both():

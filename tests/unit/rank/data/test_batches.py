@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from samebits.rank.data.device_copies import CopyStream, pinned, tensors_in
 from samebits.rank.data.loader import Batches, CopiedBatches, LoaderContext, PreparedLoader
 from samebits.rank.init.streams import seed_process
+from tests.support.promises import promise
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -76,6 +77,11 @@ def test_the_compute_stream_waits_for_the_copy_and_for_nothing_else():
     ]
 
 
+@promise(
+    "samples",
+    "Batches that are fetched ahead come in the same order, and without loader workers none are",
+    also=["test_without_loader_workers_nothing_is_fetched_early"],
+)
 def test_looking_ahead_changes_neither_order_nor_end():
     for looks in (0, 1, 2):
         batches = CopiedBatches(fetched(Diary(), 3), CopyStream(CPU), ahead=True)

@@ -10,6 +10,7 @@ from samebits.errors import UsageError
 from samebits.rank.data import drawn_order
 from samebits.rank.data.drawn_order import DrawnOrder
 from samebits.rank.data.order import EpochPlan, plan_epoch
+from tests.support.promises import promise
 
 
 def sampler_of(size, replacement, num_samples):
@@ -39,6 +40,11 @@ def test_it_is_the_order_of_torchs_sampler(monkeypatch, replacement, num_samples
     assert order[5:].between(2, 7).tolist() == [one for step in expected[5:] for one in step[2:7]]
 
 
+@promise(
+    "save-and-resume",
+    "RandomSampler with any `num_samples` begins at once, in torch's own order",
+    also=["test_it_is_the_order_of_torchs_sampler"],
+)
 def test_ten_thousand_million_samples_begin_at_once_and_differ_by_their_seed():
     data = TensorDataset(torch.zeros(256))
     loader = DataLoader(data, batch_size=32, sampler=RandomSampler(data, replacement=True, num_samples=10**10))

@@ -115,6 +115,12 @@ def draws(num_workers, ranks):
     return drawn
 
 
+@promise(
+    "samples",
+    "Augmentation depends on neither loader workers nor ranks, and a generator or a memory of the data "
+    "set's own, with which it does, is named with its line",
+    also=["test_a_generator_of_the_data_set_s_own_is_named", "test_what_lanes_change_is_named"],
+)
 @pytest.mark.ranks
 def test_augmentation_depends_on_neither_workers_nor_ranks():
     first = draws(0, 1)

@@ -10,6 +10,7 @@ from samebits.machine import no_gpu
 from samebits.machine.no_gpu import Signs
 from samebits.protocol.environment import Position
 from samebits.rank.init.device import pin_device, why_cpu
+from tests.support.promises import promise
 
 
 def node(ranks: int) -> Position:
@@ -21,6 +22,7 @@ def test_a_machine_without_gpus_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert why_cpu({}, node(1)) == ""
 
 
+@promise("bad-input-and-what-a-person-is-told", "Accelerators that samebits does not train on are named")
 @pytest.mark.parametrize("kind", ["xpu", "mps"])
 def test_other_accelerators_are_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind))

@@ -25,6 +25,7 @@ from samebits.rank.look.reading import Reader
 from samebits.rank.look.snapshot import Prepared, look
 from samebits.rank.position.run_state import RunState
 from tests.scripts.idioms import NAMED, SAVED, script
+from tests.support.promises import promise
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -87,6 +88,17 @@ ALSO_NAMED = {
 }
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "What no state holds is named behind the third step, at the restart and beside the final bits, with"
+    " its line and what to write, and blocks no snapshot; what every state holds is not named",
+    also=[
+        "test_what_every_state_holds_is_not_named",
+        "test_a_script_that_carries_a_variable_goes_on_and_says_without_what",
+        "test_what_changes_on_another_rank_alone_is_said_by_the_first",
+        "test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_behind_it",
+    ],
+)
 @pytest.mark.parametrize("idiom", NAMED)
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_state_holds_is_named(idiom: str, names: Callable[[str], Looks]) -> None:

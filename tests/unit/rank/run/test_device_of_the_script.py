@@ -38,33 +38,8 @@ def test_a_gpu_that_is_not_there_is_refused(said: str) -> None:
 
 @promise(
     "bad-input-and-what-a-person-is-told",
-    "Where no GPU can be used, it is said why, and `--device cuda` ends before anything starts",
-    also=[
-        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
-        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
-        "test_it_is_said_why_there_is_no_gpu",
-        "test_other_accelerators_are_named",
-    ],
-)
-@promise(
-    "bad-input-and-what-a-person-is-told",
-    "Accelerators that samebits does not train on are named",
-    also=[
-        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
-        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
-        "test_it_is_said_why_there_is_no_gpu",
-        "test_other_accelerators_are_named",
-    ],
-)
-@promise(
-    "bad-input-and-what-a-person-is-told",
     "A device that the script asks for is used or refused, and only the command line's own beats it",
-    also=[
-        "test_bad_input_on_gpus.py::test_what_cannot_be_is_one_sentence_with_the_way_out",
-        "test_who_leaves_the_choice_to_samebits_is_told_of_gpus_that_stay_idle",
-        "test_it_is_said_why_there_is_no_gpu",
-        "test_other_accelerators_are_named",
-    ],
+    also=["test_a_gpu_that_is_not_there_is_refused"],
 )
 @pytest.mark.usefixtures("one_gpu")
 @pytest.mark.parametrize(

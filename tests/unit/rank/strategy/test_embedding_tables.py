@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from samebits.errors import UsageError
 from samebits.rank.strategy.replica.sparse_embedding import EmbeddingTables, refuse_sparse, require_sparse, takes_sparse
+from tests.support.promises import promise
 
 WORDS, WIDTH = 8000, 64
 INDICES = torch.tensor([[5, 3, 5], [7999, 0, 3]])
@@ -100,6 +101,16 @@ def replaced_weight(model):
     model.weight = nn.Parameter(model.weight.detach().clone())
 
 
+@promise(
+    "same-bits",
+    "Hooks, graphs, transforms and compiled functions see a whole gradient of an embedding, and sparse "
+    "gradients kept over steps survive a resume",
+    also=[
+        "test_a_backward_of_the_script_and_one_of_a_backward_get_whole_gradients",
+        "test_transforms_and_compiled_functions_look_up_as_torch_does",
+        "test_sparse_gradients_that_are_kept_over_steps_are_sparse_in_a_run_that_goes_on",
+    ],
+)
 @pytest.mark.parametrize(
     "change",
     [user_hook, user_hook_after, user_forward_hook, old_hook_on_backward, replaced_forward],

@@ -62,6 +62,10 @@ def made(watches):
     return tensors, (model.calls, model.seen, left), watched
 
 
+@promise(
+    "shares-of-an-update-stages-of-a-model",
+    "Cutting a model into stages leaves no trace: forward is called as often as on one rank",
+)
 def test_a_watched_call_is_the_call_itself():
     plain, words, _ = made(watches=False)
     seen, same_words, watched = made(watches=True)

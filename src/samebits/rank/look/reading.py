@@ -309,7 +309,8 @@ def _number_of(value: Tensor) -> int:
 
 def _plain(value: Any, kind: type) -> bytes:
     """A container of plain values in one go; empty for any other."""
-    items = [*value, *value.values()] if kind is dict else value
+    # In a copy: a thread, or what the script gave to `sys.setprofile`, may append to it all the while.
+    items = [*value, *value.values()] if kind is dict else [*value]
     kinds = set(map(type, items))
     if not kinds <= _PLAIN or (kinds & _TEXTS and sum(len(one) for one in items if type(one) in _TEXTS) > MOST_BYTES):
         return b""

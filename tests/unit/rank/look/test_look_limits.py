@@ -2,6 +2,7 @@
 
 import ast
 import json
+import sys
 import time
 from types import SimpleNamespace
 
@@ -85,6 +86,25 @@ def test_what_is_large_is_not_read(value):
     reader = Reader(frozenset(), time.thread_time, time.thread_time() + 0.05)
     assert not reader.read(value)[1] or isinstance(value, list)
     assert time.thread_time() - began < 1, "the clock stops it"
+
+
+@pytest.mark.parametrize("kind", [list, dict, set])
+def test_what_grows_while_it_is_read_is_read_to_an_end(kind):
+    """As a list does to which the script's own profiler appends: the look's calls are calls, too."""
+    events, grown = 0, kind()
+
+    def profile(*_):
+        nonlocal events
+        events += 1
+        if events < 50_000:
+            grown.update({events: 1} if kind is dict else {events}) if kind is not list else grown.append("call")
+
+    sys.setprofile(profile)
+    try:
+        read(grown)
+    finally:
+        sys.setprofile(None)
+    assert events < 1_000
 
 
 def test_two_held_objects_that_change_places_are_a_change():

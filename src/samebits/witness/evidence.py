@@ -1,0 +1,120 @@
+"""Hashes of tensors and other values, and the lines that hold them: the format is that of `rank.recording.evidence_file`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+NAN_MARK = " nan"
+"""Follows the hash of a tensor with a NaN in it, as `protocol.recording` has it."""
+MAX_LIST = 64
+"""Longer lists inside a state are data: they get one hash."""
+MOST_FILES = 64
+"""Of processes that all say they are the same rank."""
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that is in this process, dense."""
+    # A DTensor has it; a plain tensor has no such method.
+    part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    part = part.detach()
+    return part if part.layout is torch.strided else part.to_dense()
+
+
+def digest(tensor: Tensor) -> str:
+    """32 hexadecimal digits: equal where the bits are, in the order of the elements."""
+    flat = local(tensor).contiguous().cpu().reshape(-1).view(torch.uint8)
+    found = (ctypes.c_char * flat.numel()).from_address(flat.data_ptr()) if flat.numel() else b""
+    return blake2b(found, digest_size=16).hexdigest()
+
+
+def marked(tensor: Tensor) -> str:
+    """The digest, and a mark where the tensor has a NaN."""
+    has_floats = tensor.is_floating_point() or tensor.is_complex()
+    return digest(tensor) + (NAN_MARK if has_floats and bool(torch.isnan(local(tensor)).any()) else "")
+
+
+def norm(tensor: Tensor) -> float:
+    """The Euclidean norm, in double precision."""
+    values = local(tensor)
+    return float(torch.linalg.vector_norm(values.to(torch.complex128 if values.is_complex() else torch.float64)))
+
+
+class EvidenceFile:
+    """What one process has recorded.
+
+    Args:
+        folder: where the files of all processes are.
+        rank: its rank.
+        norms: whether the norm of each tensor is written too.
+        facts: what the bits depend on, written first.
+    """
+
+    def __init__(self, folder: Path, rank: int, facts: Mapping[str, Any], *, norms: bool) -> None:
+        self._file, self.number = _create(folder, rank)
+        self._items: dict[str, str] = {}
+        self._norms: dict[str, str] | None = {} if norms else None
+        self.write({"begin": 1, "facts": dict(facts)})
+
+    def tensor_item(self, item: str, tensor: Tensor) -> bool:
+        """Record it; False where the item is there already, or the tensor is somewhere else."""
+        if item in self._items or tensor.is_meta:
+            return False
+        self._items[item] = marked(tensor)
+        if self._norms is not None:
+            self._norms[item] = norm(tensor).hex()
+        return True
+
+    def state_items(self, name: str, value: Any) -> None:
+        """Record everything in a state that can be compared."""
+        for path, leaf in _leaves(name, value):
+            if isinstance(leaf, Tensor):
+                self.tensor_item(path, leaf)
+            else:
+                self._items.setdefault(path, leaf.hex() if isinstance(leaf, float) else repr(leaf))
+
+    def flush(self, step: int) -> None:
+        """Write what was recorded since the last time as items of `step`."""
+        if self._items:
+            self.write({"step": step, "items": self._items, **({"norms": self._norms} if self._norms else {})})
+        self._items = {}
+        self._norms = None if self._norms is None else {}
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _create(folder: Path, rank: int) -> tuple[TextIO, int]:
+    """A file that no other process has; how many have the same rank."""
+    for number in range(1, MOST_FILES + 1):
+        try:
+            descriptor = os.open(
+                folder / f"rank-{rank:05d}.{number}.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600
+            )
+        except FileExistsError:
+            continue
+        return os.fdopen(descriptor, "w"), number
+    raise SystemExit(f"samebits: {MOST_FILES} processes of rank {rank} train; that is more than can be compared.")
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{path}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        if len(value) <= MAX_LIST or all(isinstance(item, Tensor) for item in value):
+            for number, item in enumerate(value):
+                yield from _leaves(f"{path}.{number}", item)
+        elif all(isinstance(item, (int, float, str, type(None))) for item in value):
+            yield path, blake2b(repr(value).encode(), digest_size=16).hexdigest()
+    elif isinstance(value, (Tensor, int, float, str, bool, type(None))):
+        yield path, value

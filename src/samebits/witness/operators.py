@@ -1,0 +1,131 @@
+"""Every operator of one step: hashes of what it reads and of what it writes, and the script's line.
+
+Two sides that run the same script are compared afterwards (`verify.operators`): the first operator whose inputs are equal and
+whose results are not is where they part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .evidence import digest, local
+
+UNWRITTEN = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
+"""Their results hold what was in memory before."""
+MOST_VALUES = 1 << 20
+"""Of results with more elements the first ones are written."""
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_LIBRARIES = tuple(
+    {os.path.dirname(os.path.dirname(torch.__file__)), *(sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib"))}
+)
+
+
+class Operators(TorchDispatchMode):
+    """Writes a line for each operator while it is entered.
+
+    Args:
+        folder: where the file of this process goes.
+        values_of: the number of the operator, from 0 on, whose results are written as well.
+    """
+
+    def __init__(self, folder: Path, values_of: int | None) -> None:
+        super().__init__()
+        from .witness import _rank
+
+        self._folder, self._values_of = folder, values_of
+        self._rank = _rank
+        self._lines: list[str] = []
+        self._count = 0
+
+    def begin(self) -> None:
+        """From here on."""
+        self.__enter__()
+
+    def end(self) -> None:
+        """Until here; the lines are written."""
+        self.__exit__(None, None, None)
+        (self._folder / f"operators-{self._rank():05d}.jsonl").write_text("".join(self._lines))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(func)
+        inputs = [*_hashes(args, kwargs), *_generators(func, kwargs)]
+        result = func(*args, **kwargs)
+        is_unwritten = name.startswith(UNWRITTEN)
+        written = [*tree_leaves(result), *_written(func, args, kwargs)]
+        tensors = [one for one in written if isinstance(one, Tensor)]
+        outputs = ["" if is_unwritten else digest(one) for one in tensors if not one.is_meta]
+        plain = [repr(one) for one in written if isinstance(one, (int, float, bool))]
+        if self._count == self._values_of:
+            self._write_values(tensors)
+        line, is_backward = _line()
+        self._lines.append(
+            json.dumps({
+                "name": name, "in": inputs, "out": outputs + plain, "line": line, "backward": is_backward,
+                "shapes": [f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)],
+            }) + "\n"
+        )  # fmt: skip
+        self._count += 1
+        return result
+
+    def _write_values(self, tensors: list[Tensor]) -> None:
+        found = []
+        for one in tensors:
+            flat = local(one).contiguous().reshape(-1)[:MOST_VALUES].cpu()
+            is_float = flat.is_floating_point()
+            wide = flat.to(torch.float64 if is_float else torch.int64) if not flat.is_complex() else torch.view_as_real(flat).to(torch.float64).reshape(-1)
+            values = array("q" if wide.dtype is torch.int64 else "d", wide.tolist())
+            found.append({"dtype": str(one.dtype).removeprefix("torch."), "values": [v.hex() if isinstance(v, float) else v for v in values]})
+        (self._folder / f"values-{self._rank():05d}.json").write_text(json.dumps(found))
+
+
+def _hashes(args: Any, kwargs: Any) -> list[str]:
+    """Of tensors the digest, of all else the text."""
+    return [_hash(one) for one in tree_leaves((args, kwargs))]
+
+
+def _hash(one: Any) -> str:
+    if isinstance(one, Tensor):
+        return "meta" if one.is_meta else digest(one)
+    return one.hex() if isinstance(one, float) else repr(one) if isinstance(one, (int, str, bool, torch.dtype, type(None))) else type(one).__name__
+
+
+def _generators(func: Any, kwargs: Any) -> Iterator[str]:
+    """The state of the random numbers that it draws from."""
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        given = kwargs.get("generator")
+        state = given.get_state() if isinstance(given, torch.Generator) else torch.get_rng_state()
+        yield f"generator {digest(state)}"
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Arguments that it writes to, as lists of parameters are in fused optimizers."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tree_leaves(args[place] if place < len(args) else kwargs.get(argument.name))
+
+
+def _line() -> tuple[str, bool]:
+    """The innermost line of the script, and whether autograd is on the way back."""
+    frame: Any = sys._getframe(1)
+    first, is_backward = "", False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith(("torch/autograd/graph.py", "torch/autograd/__init__.py")) and frame.f_code.co_name in ("_engine_run_backward", "backward", "grad"):
+            is_backward = True
+        if not first and not file.startswith((_OWN, "<", *_LIBRARIES)):
+            first = f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return first, is_backward

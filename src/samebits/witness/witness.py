@@ -1,0 +1,221 @@
+"""What optimizers do in this process: gradients before each update, and all that has changed after it.
+
+A step ends when a parameter is about to be updated again. That holds for one optimizer, for several in turn, for one per
+parameter, and for an optimizer around another. The process ends when it begins the step after the last one that is wanted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from .evidence import EvidenceFile
+from .names import Names
+
+STATE_EVERY = 10
+"""Optimizer states are recorded in the first step, in each tenth and in the last: they are large, and what is wrong in them
+is in the parameters one step later."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be recorded."""
+
+    folder: str
+    steps: int
+    norms: bool = False
+    operators_of: int | None = None
+    """The step whose operators are recorded."""
+    values_of: int | None = None
+    """The operator among them whose results are written."""
+
+
+class Witness:
+    """Listens to all optimizers of this process."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._names = Names()
+        self._file: EvidenceFile | None = None
+        self._pid = os.getpid()
+        self._step = 1
+        self._updated: set[int] = set()
+        """Parameters that were updated in this step."""
+        self._optimizers: dict[int, tuple[Optimizer, int]] = {}
+        self._is_over = False
+        self._spent_s = 0.0
+        self._began_s = 0.0
+        self._operators: Any = None
+
+    def listen(self) -> None:
+        """Hear every update from now on."""
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+        if self._wanted.operators_of == 1:
+            self._begin_operators()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self._is_over:
+            self._leave()
+        parameters = _parameters_of(optimizer)
+        if not self._updated.isdisjoint(map(id, parameters)):
+            self._end_step()
+        began_s = time.perf_counter()
+        with _quiet():
+            self._record_before(optimizer, parameters)
+        self._spent_s += time.perf_counter() - began_s
+
+    def _record_before(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+        file = self._opened()
+        before = {id(one) for one in parameters if not self._names.knows(one)}
+        self._names.learn(parameters)
+        for one in parameters:
+            if id(one) in before and self._step == 1:
+                file.tensor_item(f"initial {self._names.of(one)}", one)
+        for one in parameters:
+            if one.grad is not None and id(one) not in self._updated:
+                file.tensor_item(f"gradient {self._names.of(one)}", one.grad)
+        self._optimizers.setdefault(id(optimizer), (optimizer, len(self._optimizers) + 1))
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        began_s = time.perf_counter()
+        with _quiet():
+            file, parameters = self._opened(), _parameters_of(optimizer)
+            for one in parameters:
+                file.tensor_item(f"parameter {self._names.of(one)}", one)
+            self._updated.update(map(id, parameters))
+            if self._step in (1, self._wanted.steps) or self._step % STATE_EVERY == 0:
+                self._record_state(file, optimizer)
+        self._spent_s += time.perf_counter() - began_s
+
+    def _record_state(self, file: EvidenceFile, optimizer: Optimizer) -> None:
+        number = self._optimizers[id(optimizer)][1]
+        prefix = f"optimizer {number}: " if number > 1 else "optimizer "
+        for place, group in enumerate(optimizer.param_groups):
+            of_group = f" of group {place}" if len(optimizer.param_groups) > 1 else ""
+            for key, value in group.items():
+                if key != "params":
+                    file.state_items(f"{prefix}{key}{of_group}", value)
+        for parameter in _parameters_of(optimizer):
+            for key, value in (optimizer.state.get(parameter) or {}).items():
+                file.state_items(f"{prefix}{key} of {self._names.of(parameter)}", value)
+
+    def _end_step(self) -> None:
+        """Write the step; raise SystemExit behind the last one."""
+        began_s = time.perf_counter()
+        if self._operators is not None:
+            self._operators.end()
+            self._operators = None
+        file = self._opened()
+        with _quiet():
+            for name, tensor in self._names.buffers():
+                file.tensor_item(f"buffer {name}", tensor)
+        file.flush(self._step)
+        file.write({"last": self._step})
+        self._updated.clear()
+        self._spent_s += time.perf_counter() - began_s
+        if self._step >= self._wanted.steps:
+            self._finish(is_cut=True)
+            self._leave()
+        self._step += 1
+        if self._wanted.operators_of == self._step:
+            self._begin_operators()
+
+    def _begin_operators(self) -> None:
+        from .operators import Operators
+
+        self._operators = Operators(Path(self._wanted.folder), self._wanted.values_of)
+        self._operators.begin()
+
+    def _opened(self) -> EvidenceFile:
+        # A process that was forked off a listening one begins with its own steps.
+        if self._file is None or self._pid != os.getpid():
+            if self._pid != os.getpid():
+                self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
+            self._began_s = time.perf_counter()
+            self._file = EvidenceFile(Path(self._wanted.folder), _rank(), facts(), norms=self._wanted.norms)
+            atexit.register(self._at_exit)
+        return self._file
+
+    def _at_exit(self) -> None:
+        """The script has ended by itself."""
+        if self._pid == os.getpid() and not self._is_over and self._file is not None and self._updated:
+            with _quiet():
+                for optimizer, _ in self._optimizers.values():
+                    self._record_state(self._file, optimizer)
+                for name, tensor in self._names.buffers():
+                    self._file.tensor_item(f"buffer {name}", tensor)
+            self._file.flush(self._step)
+            self._file.write({"last": self._step})
+            self._finish(is_cut=False)
+
+    def _finish(self, *, is_cut: bool) -> None:
+        self._is_over = True
+        took_s = time.perf_counter() - self._began_s
+        self._opened().write({"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s})
+
+    def _leave(self) -> None:
+        """End the process as if the script had called `sys.exit`; a script that goes on all the same is ended outright."""
+        is_second, self._has_left = getattr(self, "_has_left", False), True
+        if is_second or threading.current_thread() is not threading.main_thread():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        raise SystemExit(0)
+
+
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _quiet() -> Any:
+    """Nothing of the user's own sees the reading: no graph, no modes."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    from contextlib import ExitStack
+
+    stack = ExitStack()
+    stack.enter_context(torch.no_grad())
+    stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(_disable_current_modes())
+    return stack
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdigit() else 0
+
+
+def facts() -> dict[str, Any]:
+    """What the bits depend on besides the script and its data."""
+    numpy = sys.modules.get("numpy")
+    found = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": str(torch.__version__),
+        "numpy": str(getattr(numpy, "__version__", "")),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+    if torch.cuda.is_available():
+        found |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    return found

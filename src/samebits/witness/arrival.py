@@ -54,7 +54,10 @@ def await_torch() -> None:
 
 def begin() -> None:
     """Listen to torch's optimizers from now on."""
+    from .fixes import FIXES
     from .witness import Wanted, Witness
 
     wanted: dict[str, Any] = json.loads(os.environ[VARIABLE])
+    for name in wanted.pop("fixes", ()):
+        FIXES[name]()
     Witness(Wanted(**wanted)).listen()

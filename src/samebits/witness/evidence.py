@@ -38,8 +38,15 @@ def digest(tensor: Tensor) -> str:
 
 def marked(tensor: Tensor) -> str:
     """The digest, and a mark where the tensor has a NaN."""
-    has_floats = tensor.is_floating_point() or tensor.is_complex()
-    return digest(tensor) + (NAN_MARK if has_floats and bool(torch.isnan(local(tensor)).any()) else "")
+    return digest(tensor) + (NAN_MARK if _has_nan(local(tensor)) else "")
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    # A sum is one pass; it is NaN of infinities, too.
+    total = tensor.sum()
+    return bool(total != total) and bool(torch.isnan(tensor).any())
 
 
 def norm(tensor: Tensor) -> float:

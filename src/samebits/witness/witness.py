@@ -58,6 +58,8 @@ class Witness:
         self._spent_s = 0.0
         self._began_s = 0.0
         self._operators: Any = None
+        self._updates, self._updates_of_a_step = 0, 0
+        """In this step so far, and in the one before."""
 
     def listen(self) -> None:
         """Hear every update from now on."""
@@ -89,6 +91,8 @@ class Witness:
         for one in parameters:
             if one.grad is not None and id(one) not in self._updated:
                 file.tensor_item(f"gradient {self._names.of(one)}", one.grad)
+        for name, tensor in self._names.buffers():
+            file.tensor_item(f"buffer {name}", tensor)
         self._optimizers.setdefault(id(optimizer), (optimizer, len(self._optimizers) + 1))
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -100,9 +104,19 @@ class Witness:
             for one in parameters:
                 file.tensor_item(f"parameter {self._names.of(one)}", one)
             self._updated.update(map(id, parameters))
+            self._updates += 1
             if self._step in (1, self._wanted.steps) or self._step % STATE_EVERY == 0:
                 self._record_state(file, optimizer)
         self._spent_s += time.perf_counter() - began_s
+        self._bound_operators()
+
+    def _bound_operators(self) -> None:
+        """Those of a step begin behind the first update of the step before, and end behind its own last one."""
+        wanted = self._wanted.operators_of
+        if self._operators is not None and self._step == wanted and self._updates == self._updates_of_a_step:
+            self._end_operators()
+        elif self._operators is None and wanted is not None and self._step == wanted - 1 and self._updates == 1:
+            self._begin_operators()
 
     def _record_state(self, file: EvidenceFile, optimizer: Optimizer) -> None:
         number = self._optimizers[id(optimizer)][1]
@@ -119,29 +133,29 @@ class Witness:
     def _end_step(self) -> None:
         """Write the step; raise SystemExit behind the last one."""
         began_s = time.perf_counter()
-        if self._operators is not None:
-            self._operators.end()
-            self._operators = None
+        if self._step == self._wanted.operators_of:
+            self._end_operators()
         file = self._opened()
-        with _quiet():
-            for name, tensor in self._names.buffers():
-                file.tensor_item(f"buffer {name}", tensor)
         file.flush(self._step)
         file.write({"last": self._step})
         self._updated.clear()
+        self._updates_of_a_step, self._updates = self._updates, 0
         self._spent_s += time.perf_counter() - began_s
         if self._step >= self._wanted.steps:
             self._finish(is_cut=True)
             self._leave()
         self._step += 1
-        if self._wanted.operators_of == self._step:
-            self._begin_operators()
 
     def _begin_operators(self) -> None:
         from .operators import Operators
 
         self._operators = Operators(Path(self._wanted.folder), self._wanted.values_of)
         self._operators.begin()
+
+    def _end_operators(self) -> None:
+        if self._operators is not None:
+            self._operators.end()
+            self._operators = None
 
     def _opened(self) -> EvidenceFile:
         # A process that was forked off a listening one begins with its own steps.
@@ -159,8 +173,6 @@ class Witness:
             with _quiet():
                 for optimizer, _ in self._optimizers.values():
                     self._record_state(self._file, optimizer)
-                for name, tensor in self._names.buffers():
-                    self._file.tensor_item(f"buffer {name}", tensor)
             self._file.flush(self._step)
             self._file.write({"last": self._step})
             self._finish(is_cut=False)

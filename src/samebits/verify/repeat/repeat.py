@@ -1,0 +1,190 @@
+"""The order of a proof by repetition: the sides, their comparison, what helps, and the operator where they part.
+
+This file only carries out; the other files decide what the evidence means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from samebits.verify.evidence import Kind
+from samebits.verify.repeat.causes import MOST_TRIES, Cause, worth_a_try
+from samebits.verify.repeat.operators import Parting, Why, first_parting, read_operators, with_values
+from samebits.verify.repeat.recorded import Made, read_made
+from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare, facts_apart
+from samebits.verify.repeat.started import Command, Runs
+from samebits.verify.saved_bits import SavedBits, write_saved
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to run the script."""
+
+    label: str
+    command: Command
+    folder: Path | None = None
+    """Its working directory; None: the user's."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is compared.
+
+    Args:
+        sides: with which runs; the first one is what the others are compared with.
+        steps: after how many a run is ended.
+        limit_s: after how many seconds.
+        are_equal: whether the sides are one script in one environment, so that causes can be tried.
+        where: whether the operator is wanted.
+        save: where to write the bits, if all sides have the same.
+        against: a file of bits, which the sides must have too.
+    """
+
+    sides: tuple[Side, ...]
+    steps: int
+    limit_s: float
+    are_equal: bool = True
+    where: bool = False
+    save: Path | None = None
+    against: tuple[Path, SavedBits] | None = None
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What each run records."""
+        return {"steps": self.steps, "norms": self.save is not None or self.against is not None}
+
+
+class _NothingToCompare(Exception):
+    """Ends a proof: which run, and why."""
+
+    def __init__(self, label: str, why: str) -> None:
+        super().__init__(why)
+        self.label, self.why = label, why
+
+
+def repeat(proof: Proof, runs: Runs) -> Repeated:
+    """Make the runs and compare them."""
+    first = proof.sides[0].command
+    result = Repeated(first.title, proof.steps, first.num_processes)
+    try:
+        made = [_made(runs, side, proof, proof.wanted) for side in proof.sides]
+    except _NothingToCompare as end:
+        result.failed, result.why = end.label, end.why
+        return result
+    result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut) for one in made]
+    result.steps = min(one.steps for one in made)
+    result.compared = len({place.item for place in made[0].evidence.ranks[0]})
+    _compare(proof, result, made)
+    if result.apart is not None and proof.against is None:
+        if proof.where:
+            _find_operator(proof, runs, result, result.apart)
+        if proof.are_equal:
+            _try_causes(proof, runs, result, result.apart, has_gpu="device" in made[0].facts)
+    if proof.save is not None and result.apart is None:
+        write_saved(proof.save, _to_save(first, made[0]))
+        result.saved_to = str(proof.save)
+    return result
+
+
+def _made(
+    runs: Runs,
+    side: Side,
+    proof: Proof,
+    wanted: Mapping[str, Any],
+    *,
+    label: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> Made:
+    ended = runs.run(label or side.label, side.command, wanted, variables, side.folder)
+    made = read_made(ended, proof.limit_s)
+    if isinstance(made, str):
+        raise _NothingToCompare(ended.label, made)
+    return made
+
+
+def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
+    first = made[0]
+    for other in made[1:]:
+        found = compare((first.label, first.evidence), (other.label, other.evidence))
+        if found is not None and (result.apart is None or found.place.step < result.apart.place.step):
+            result.apart = found
+            result.facts = tuple(facts_apart(first.facts, other.facts, (f"in {first.label}", f"in {other.label}")))
+    if result.apart is None and proof.against is not None:
+        path, saved = proof.against
+        steps = min(saved.steps, first.steps)
+        result.against, result.steps = str(path), steps
+        there, here = saved.evidence.until(steps), first.evidence.until(steps)
+        here = replace(here, ranks=here.ranks[:1])
+        result.apart = compare((path.name, there), (first.label, here))
+        result.facts = tuple(facts_apart(saved.facts, first.facts))
+
+
+def _find_operator(proof: Proof, runs: Runs, result: Repeated, apart: Apart) -> None:
+    """Run both sides again, and write down every operator of the step."""
+    step = 1 if apart.place.kind is Kind.INITIAL else apart.place.step
+    pair = [next(side for side in proof.sides if side.label == label) for label in (apart.left, apart.right)]
+    record = _operators_of(proof, runs, pair, step, apart.rank, None)
+    if isinstance(record, str):
+        result.parting_why = record
+        return
+    parting, _ = record
+    if parting is None:
+        result.parting_why = f"In two more runs every operator of step {step} had the same results."
+        return
+    if parting.why is Why.OPERATOR:
+        again = _operators_of(proof, runs, pair, step, apart.rank, parting.number)
+        if not isinstance(again, str) and again[0] is not None and again[0].number == parting.number:
+            parting = with_values(parting, *again[1])
+    result.parting = parting
+
+
+def _operators_of(
+    proof: Proof, runs: Runs, pair: list[Side], step: int, rank: int, values_of: int | None
+) -> tuple[Parting | None, tuple[Path, Path]] | str:
+    """Where the two part, and the files with values; a sentence where one of them failed."""
+    wanted = {"steps": step, "operators_of": step, **({"values_of": values_of} if values_of is not None else {})}
+    folders: list[Path] = []
+    for side in pair:
+        what = "the values" if values_of is not None else "each operator"
+        ended = runs.run(f"{side.label}, {what} of step {step}", side.command, wanted, None, side.folder)
+        made = read_made(ended, proof.limit_s)
+        if isinstance(made, str):
+            return f"The run that records operators failed: {made}"
+        folders.append(ended.folder)
+    ours, theirs = (read_operators(folder / f"operators-{rank:05d}.jsonl") for folder in folders)
+    values = [folder / f"values-{rank:05d}.json" for folder in folders]
+    return first_parting(ours, theirs, step), (values[0], values[1])
+
+
+def _try_causes(proof: Proof, runs: Runs, result: Repeated, apart: Apart, *, has_gpu: bool) -> None:
+    """Run the script twice more with each likely cause taken away, until one helps."""
+    side = proof.sides[0]
+    for cause in worth_a_try(apart.place, has_gpu=has_gpu)[:MOST_TRIES]:
+        helped = _try(proof, runs, side, cause, apart)
+        result.tried.append(Tried(cause.name, cause.advice, helped))
+        if helped:
+            break
+
+
+def _try(proof: Proof, runs: Runs, side: Side, cause: Cause, apart: Apart) -> bool | None:
+    wanted = {"steps": apart.place.step, **({"fixes": list(cause.fixes)} if cause.fixes else {})}
+    both: list[Made] = []
+    for number in (1, 2):
+        label = f"with {cause.name}, run {number}"
+        try:
+            both.append(_made(runs, side, proof, wanted, label=label, variables=cause.variables))
+        except _NothingToCompare:
+            return None
+    return compare(*[(one.label, one.evidence) for one in both]) is None  # type: ignore[arg-type]
+
+
+def _to_save(command: Command, made: Made) -> SavedBits:
+    evidence = replace(made.evidence, ranks=made.evidence.ranks[:1])
+    name = command.module if command.module is not None else Path(command.title).name
+    return SavedBits(name, command.args, dict(made.facts), made.steps, evidence)
+
+
+Watch = Callable[[str, float | None], None]

@@ -1,0 +1,186 @@
+"""What runs of a script without our calls show, as plain values: shown by `report`, printed as JSON by `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from samebits.verify.evidence import Evidence, ItemAtStep, Recorded
+from samebits.verify.comparison import first_difference
+from samebits.verify.repeat.operators import Parting
+
+CANNOT_TELL = 125
+"""What `git bisect run` skips."""
+
+
+class Verdict(StrEnum):
+    """What is known."""
+
+    SAME = "same bits"
+    DIFFERENT = "different bits"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One side."""
+
+    label: str
+    steps: int
+    seconds: float
+    spent: float
+    """The part of its training time that the recording took."""
+    is_cut: bool
+    """Whether it was ended behind the last step."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Where two sides part first."""
+
+    left: str
+    """The label of one side."""
+    right: str
+    rank: int
+    place: ItemAtStep
+    values: tuple[str | None, str | None]
+    norms: tuple[float, float] | None
+    places: int
+    """How many items of this step differ."""
+    of: int
+    """How many there are."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A cause that was tried."""
+
+    name: str
+    advice: str
+    helped: bool | None
+    """None: a run with it failed."""
+
+
+@dataclass
+class Repeated:
+    """Filled by `repeat` as it goes."""
+
+    program: str
+    steps: int
+    num_processes: int | None
+    runs: list[Run] = field(default_factory=list)
+    compared: int = 0
+    """How many items every step has."""
+    apart: Apart | None = None
+    why: str = ""
+    """Why nothing can be compared."""
+    failed: str = ""
+    """The label of the run because of which."""
+    tried: list[Tried] = field(default_factory=list)
+    parting: Parting | None = None
+    parting_why: str = ""
+    """Why the operator is not known although it was asked for."""
+    against: str = ""
+    """The file of the other side."""
+    facts: tuple[str, ...] = ()
+    """Conditions that differ between both sides, in words."""
+    saved_to: str = ""
+    kept: str = ""
+    folder: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.why:
+            return Verdict.CANNOT_TELL
+        return Verdict.DIFFERENT if self.apart is not None else Verdict.SAME
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.SAME: 0, Verdict.DIFFERENT: 1, Verdict.CANNOT_TELL: CANNOT_TELL}[self.verdict]
+
+    def not_covered(self) -> list[str]:
+        """What this says nothing about."""
+        behind = f"what lies behind step {self.steps}" if any(run.is_cut for run in self.runs) else ""
+        others = "other numbers of processes (a script with samebits.init() has the same bits on any)"
+        return [one for one in (behind, "what no optimizer updates", others) if one]
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        apart = self.apart
+        return {
+            "program": self.program,
+            "compares": "runs with runs",
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "steps": self.steps,
+            "processes": self.num_processes,
+            "runs": [asdict(run) for run in self.runs],
+            "difference": None if apart is None else _apart_as_json(apart),
+            "why": self.why or None,
+            "failed": self.failed or None,
+            "tried": [asdict(one) for one in self.tried],
+            "operator": None if self.parting is None else asdict(self.parting),
+            "operator_unknown": self.parting_why or None,
+            "against": self.against or None,
+            "conditions_differ": list(self.facts),
+            "not_covered": self.not_covered(),
+            "saved_to": self.saved_to or None,
+            "folder": self.folder or None,
+        }
+
+
+def _apart_as_json(apart: Apart) -> dict[str, Any]:
+    return {
+        "left": apart.left,
+        "right": apart.right,
+        "rank": apart.rank,
+        "step": apart.place.step,
+        "when": apart.place.when,
+        "item": apart.place.item,
+        "layer": apart.place.layer,
+        "kind": apart.place.kind,
+        "values": list(apart.values),
+        "norms": None if apart.norms is None else list(apart.norms),
+        "items_of_the_step": apart.places,
+        "of": apart.of,
+    }
+
+
+def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | None:
+    """Where two sides part first: rank by rank, the earliest step wins."""
+    found = []
+    ours, theirs = left[1], right[1]
+    for rank in range(max(len(ours.ranks), len(theirs.ranks))):
+        one, other = _rank_of(ours, rank), _rank_of(theirs, rank)
+        difference = first_difference([Evidence((one,)), Evidence((other,))])
+        if difference is not None:
+            place = difference.place
+            of = sum(each.step == place.step for each in {**one, **other})
+            found.append(
+                Apart(
+                    left[0], right[0], rank, place, (difference.left_value, difference.right_value),
+                    _norms(place, ours.norms, theirs.norms), len(difference.places), of,
+                )
+            )  # fmt: skip
+    return min(found, key=lambda apart: apart.place.step, default=None)
+
+
+def _rank_of(evidence: Evidence, rank: int) -> Recorded:
+    return evidence.ranks[rank] if rank < len(evidence.ranks) else {}
+
+
+def _norms(
+    place: ItemAtStep, ours: Mapping[ItemAtStep, float], theirs: Mapping[ItemAtStep, float]
+) -> tuple[float, float] | None:
+    return (ours[place], theirs[place]) if place in ours and place in theirs else None
+
+
+def facts_apart(there: Mapping[str, Any], here: Mapping[str, Any], words: Sequence[str] = ("there", "here")) -> list[str]:
+    """Each condition that differs, as `torch 2.12.0 there, 2.13.0 here`."""
+    return [
+        f"{name} {there.get(name, 'unknown')} {words[0]}, {here.get(name, 'unknown')} {words[1]}"
+        for name in dict.fromkeys([*there, *here])
+        if there.get(name) != here.get(name)
+    ]

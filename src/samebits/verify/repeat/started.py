@@ -1,0 +1,235 @@
+"""One run of a script as a person starts it: `python train.py`, or `torchrun` with several processes.
+
+Its files go to a private view, it reads nothing from the terminal, trackers stay offline, and nothing of it is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samebits.launcher.trials.workplace import Workplaces
+from samebits.machine.leftovers import descendants
+from samebits.machine.private_view import PrivateView, ViewReport, make_view
+from samebits.machine.processes import adopt_orphans
+
+SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "COMET_OFFLINE": "1",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_TRACKING_URI": "file:./mlruns",
+}
+"""No tracker hears of these runs."""
+GRACE_S = 5.0
+"""Between the signal that asks a run to end and the one that ends it."""
+LOOK_S = 0.05
+LAST_WORDS = 6
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run."""
+
+    script: Path | None
+    module: str | None
+    args: tuple[str, ...]
+    python: str
+    """The interpreter."""
+    num_processes: int | None = None
+    """None: one process, as `python` starts it; else as many as `torchrun` is to start."""
+
+    @property
+    def title(self) -> str:
+        return self.module if self.module is not None else str(self.script)
+
+    def words(self, script: Path | None) -> list[str]:
+        """The command line."""
+        start = [self.python]
+        if self.num_processes is not None:
+            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.num_processes)]
+        program = ["-m", self.module] if self.module is not None else [str(script)]
+        return [*start, *program, *self.args]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended."""
+
+    label: str
+    folder: Path
+    """Of its evidence and its output."""
+    code: int
+    """Its exit code; -N where signal N ended it."""
+    seconds: float
+    is_late: bool = False
+    """Whether its time was over."""
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that it printed."""
+        with suppress(OSError):
+            lines = (self.folder / "output.log").read_text(errors="replace").rstrip().splitlines()
+            return "".join(f"\n  | {line}" for line in lines[-LAST_WORDS:])
+        return ""
+
+
+@dataclass
+class Views:
+    """Makes private views in this process, as a nursery does for ranks."""
+
+    current: PrivateView | None = field(default=None, init=False)
+
+    def make_view(self, folder: Path, num_runs: int = 1) -> ViewReport:
+        """A view of the next run; what it writes goes to `folder`."""
+        self.close()
+        report, self.current = make_view(folder)
+        return report
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self.current is not None:
+            self.current.close()
+        self.current = None
+
+
+class Runs:
+    """Runs of a script, one after the other.
+
+    Args:
+        base: a folder of its own.
+        watch: called with each run's label when it begins (with None) and when it has ended (with its seconds).
+        note: called with what cannot be kept apart.
+        in_place: whether runs write where the script says.
+        limit_s: after which a run is ended.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        watch: Callable[[str, float | None], None],
+        note: Callable[[str], None],
+        *,
+        in_place: bool,
+        limit_s: float,
+    ) -> None:
+        self._base, self._watch, self._limit_s = base, watch, limit_s
+        self._views = Views()
+        self._places = Workplaces(self._views, base, in_place, note)
+        self._count = 0
+        # What a run leaves behind becomes a child of this process, which ends it.
+        adopt_orphans()
+
+    def run(
+        self,
+        label: str,
+        command: Command,
+        wanted: Mapping[str, Any],
+        variables: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Ended:
+        """Make one run, from start to end.
+
+        Args:
+            label: for people.
+            command: what to run.
+            wanted: what the witness records.
+            variables: of its environment, besides this process's.
+            folder: its working directory; None: that of this process.
+        """
+        self._watch(label, None)
+        self._count += 1
+        own = self._base / f"{self._count:02d}"
+        own.mkdir(mode=0o700)
+        place = self._places.begin()
+        environment = {
+            **os.environ,
+            **OFFLINE,
+            **(variables or {}),
+            "SAMEBITS_WITNESS": json.dumps({**wanted, "folder": str(own)}),
+            "PYTHONPATH": os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+        script = command.script if folder is not None else place.script(command.script)
+        here = str(folder or place.folder or Path.cwd())
+        view = self._views.current
+
+        def enter() -> None:
+            # Whoever enters a view begins at its root.
+            if view is not None:
+                view.join()
+                os.chdir(here)  # noqa: PTH211 - between fork and exec
+
+        began = time.monotonic()
+        try:
+            with (own / "output.log").open("wb") as log:
+                code, is_late = _run(
+                    command.words(script),
+                    environment,
+                    here,
+                    log.fileno(),
+                    self._limit_s,
+                    enter,
+                )
+        finally:
+            self._views.close()
+            self._places.end()
+        seconds = time.monotonic() - began
+        self._watch(label, seconds)
+        return Ended(label, own, code, seconds, is_late)
+
+
+def _run(
+    words: Sequence[str], environment: Mapping[str, str], folder: str, log: int, limit_s: float, enter: Callable[[], None]
+) -> tuple[int, bool]:
+    """Its exit code, and whether it had to be ended."""
+    before = set(descendants(os.getpid()))
+    process = subprocess.Popen(  # noqa: S603 - what the user named
+        words,
+        env=dict(environment),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=enter,
+    )
+    is_late = False
+    try:
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            is_late = True
+    finally:
+        _end(process, before)
+    return process.returncode, is_late
+
+
+def _end(process: subprocess.Popen[bytes], before: set[int]) -> None:
+    """End what is left of a run: first as its user would, then outright."""
+    for number, limit_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        until_s = time.monotonic() + limit_s
+        left = set(descendants(os.getpid())) - before
+        for one in left:
+            with suppress(ProcessLookupError):
+                os.kill(one, number)
+        while left and time.monotonic() < until_s:
+            process.poll()
+            for one in left - {process.pid}:
+                with suppress(ChildProcessError):
+                    os.waitpid(one, os.WNOHANG)
+            left = set(descendants(os.getpid())) - before
+            time.sleep(LOOK_S if left else 0)
+        if not left:
+            break
+    if process.returncode is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)

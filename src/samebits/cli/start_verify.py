@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 
 import click
 
+from samebits.cli import start_repeat
 from samebits.cli.program import check_program, machine_for, program_from
 from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_form, form_from
 from samebits.cli.under_way import UnderWay, screen
 from samebits.errors import UsageError
+from samebits.launcher.script_source import file_calls_init, source_place
 from samebits.launcher.trials.trials import Files, Trials
 from samebits.machine.regular_file import other_kind
 from samebits.protocol.layout.mesh import launched, on_ranks
@@ -32,6 +34,8 @@ from samebits.verify.verify import Proof, verify
 
 def start(options: dict[str, Any]) -> NoReturn:
     """Prove what the options say; end with the exit code. Raises UsageError."""
+    if runs_are_compared(options):
+        start_repeat.start(options, *bits_files(options["save"], options["against"]))
     began = time.monotonic()
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     under_way = UnderWay(is_quiet=options["quiet"])
@@ -56,6 +60,24 @@ def start(options: dict[str, Any]) -> NoReturn:
     else:
         show(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
     sys.exit(result.exit_code)
+
+
+def runs_are_compared(options: dict[str, Any]) -> bool:
+    """Whether runs of the script are compared with each other: where that is asked for, or the script never calls samebits.init.
+
+    Raises:
+        UsageError: when there is no such script.
+    """
+    try:
+        check_program(options["script"], options["module"], "verify")
+    except UsageError as error:
+        if options["against"] and read_saved(Path(options["against"])):
+            start_repeat.cannot_tell(error, as_json=options["as_json"])
+        raise
+    if start_repeat.asked_for(options):
+        return True
+    place = source_place(*((None, options["script"]) if options["module"] else (Path(options["script"]), None)))
+    return place is not None and not file_calls_init(*place)
 
 
 def proof_from(options: dict[str, Any]) -> Proof:

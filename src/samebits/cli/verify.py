@@ -52,6 +52,21 @@ in the use of samebits, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {VERIFIED_STEPS}, or the file's]")
 @click.option("--save", default=None, metavar="FILE.json", help="Write the bits, if all ranks have the same.")
 @click.option("--against", default=None, metavar="FILE.json", help="Compare with bits written by --save.")
+@click.option("--repeat", type=int, default=None, metavar="N", help="Compare N runs of the script with each other.")
+@click.option(
+    "--against-commit", default=None, metavar="REV", help="Compare runs of this tree and of another commit's."
+)
+@click.option("--python", default=None, metavar="PATH,PATH", help="Compare runs in these environments.")
+@click.option("--where", is_flag=True, help="Name the first operator that differs, and the script's line.")
+@click.option("--timeout", type=float, default=None, metavar="SECONDS", help="Of each of these runs. [default: 600]")
+@click.option(
+    "-n",
+    "--nproc-per-node",
+    "num_processes",
+    type=int,
+    default=None,
+    help="Processes of each of these runs, as torchrun starts them. [default: as python starts it]",
+)
 @click.option(
     "--interrupt",
     type=int,

@@ -19,7 +19,7 @@ VARIABLE = "SAMEBITS_WITNESS"
 class _Torch(importlib.abc.MetaPathFinder):
     """Finds torch as all others do; when it has been imported, the witness begins to listen."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> Any:
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)

@@ -45,14 +45,22 @@ def _has_nan(tensor: Tensor) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
     # A sum is one pass; it is NaN of infinities, too.
-    total = tensor.sum()
-    return bool(total != total) and bool(torch.isnan(tensor).any())
+    return tensor.dtype.itemsize > 1 and bool(torch.isnan(tensor.sum())) and bool(torch.isnan(tensor).any())
 
 
 def norm(tensor: Tensor) -> float:
     """The Euclidean norm, in double precision."""
     values = local(tensor)
     return float(torch.linalg.vector_norm(values.to(torch.complex128 if values.is_complex() else torch.float64)))
+
+
+def rank() -> int:
+    """That of this process."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdigit() else 0
 
 
 class EvidenceFile:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,11 +17,8 @@ def _seed() -> None:
     """All generators that scripts use without a word."""
     torch.manual_seed(0)
     random.seed(0)
-    try:
-        import numpy
-    except ImportError:
-        return
-    numpy.random.seed(0)
+    with suppress(ImportError):
+        importlib.import_module("numpy").random.seed(0)
 
 
 def _workers() -> None:

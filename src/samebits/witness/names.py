@@ -90,5 +90,7 @@ def _tensors(root: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
             if isinstance(tensor, Tensor) and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield prefix + name, tensor
-        children = [(f"{prefix}{name}.", child) for name, child in module.__dict__["_modules"].items() if child is not None]
+        children = [
+            (f"{prefix}{name}.", child) for name, child in module.__dict__["_modules"].items() if child is not None
+        ]
         left += reversed(children)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .evidence import digest, local
+from .evidence import digest, local, rank
 
 UNWRITTEN = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
 """Their results hold what was in memory before."""
@@ -28,7 +28,10 @@ MOST_VALUES = 1 << 20
 """Of results with more elements the first ones are written."""
 _OWN = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = tuple(
-    {os.path.dirname(os.path.dirname(torch.__file__)), *(sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib"))}
+    {
+        os.path.dirname(os.path.dirname(torch.__file__)),
+        *(sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")),
+    }
 )
 
 
@@ -42,10 +45,7 @@ class Operators(TorchDispatchMode):
 
     def __init__(self, folder: Path, values_of: int | None) -> None:
         super().__init__()
-        from .witness import _rank
-
         self._folder, self._values_of = folder, values_of
-        self._rank = _rank
         self._lines: list[str] = []
         self._count = 0
 
@@ -56,7 +56,7 @@ class Operators(TorchDispatchMode):
     def end(self) -> None:
         """Until here; the lines are written."""
         self.__exit__(None, None, None)
-        (self._folder / f"operators-{self._rank():05d}.jsonl").write_text("".join(self._lines))
+        (self._folder / f"operators-{rank():05d}.jsonl").write_text("".join(self._lines))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -85,10 +85,19 @@ class Operators(TorchDispatchMode):
         for one in tensors:
             flat = local(one).contiguous().reshape(-1)[:MOST_VALUES].cpu()
             is_float = flat.is_floating_point()
-            wide = flat.to(torch.float64 if is_float else torch.int64) if not flat.is_complex() else torch.view_as_real(flat).to(torch.float64).reshape(-1)
+            wide = (
+                flat.to(torch.float64 if is_float else torch.int64)
+                if not flat.is_complex()
+                else torch.view_as_real(flat).to(torch.float64).reshape(-1)
+            )
             values = array("q" if wide.dtype is torch.int64 else "d", wide.tolist())
-            found.append({"dtype": str(one.dtype).removeprefix("torch."), "values": [v.hex() if isinstance(v, float) else v for v in values]})
-        (self._folder / f"values-{self._rank():05d}.json").write_text(json.dumps(found))
+            found.append(
+                {
+                    "dtype": str(one.dtype).removeprefix("torch."),
+                    "values": [v.hex() if isinstance(v, float) else v for v in values],
+                }
+            )
+        (self._folder / f"values-{rank():05d}.json").write_text(json.dumps(found))
 
 
 def _hashes(args: Any, kwargs: Any) -> list[str]:
@@ -99,7 +108,13 @@ def _hashes(args: Any, kwargs: Any) -> list[str]:
 def _hash(one: Any) -> str:
     if isinstance(one, Tensor):
         return "meta" if one.is_meta else digest(one)
-    return one.hex() if isinstance(one, float) else repr(one) if isinstance(one, (int, str, bool, torch.dtype, type(None))) else type(one).__name__
+    return (
+        one.hex()
+        if isinstance(one, float)
+        else repr(one)
+        if isinstance(one, (int, str, bool, torch.dtype, type(None)))
+        else type(one).__name__
+    )
 
 
 def _generators(func: Any, kwargs: Any) -> Iterator[str]:
@@ -123,7 +138,11 @@ def _line() -> tuple[str, bool]:
     first, is_backward = "", False
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith(("torch/autograd/graph.py", "torch/autograd/__init__.py")) and frame.f_code.co_name in ("_engine_run_backward", "backward", "grad"):
+        if file.endswith(("torch/autograd/graph.py", "torch/autograd/__init__.py")) and frame.f_code.co_name in (
+            "_engine_run_backward",
+            "backward",
+            "grad",
+        ):
             is_backward = True
         if not first and not file.startswith((_OWN, "<", *_LIBRARIES)):
             first = f"{file}:{frame.f_lineno}"

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
-from .evidence import EvidenceFile
+from .evidence import EvidenceFile, rank
 from .names import Names
+from .operators import Operators
 
 STATE_EVERY = 10
 """Optimizer states are recorded in the first step, in each tenth and in the last: they are large, and what is wrong in them
@@ -68,7 +71,7 @@ class Witness:
         if self._wanted.operators_of == 1:
             self._begin_operators()
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
         if self._is_over:
@@ -95,7 +98,7 @@ class Witness:
             file.tensor_item(f"buffer {name}", tensor)
         self._optimizers.setdefault(id(optimizer), (optimizer, len(self._optimizers) + 1))
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
         began_s = time.perf_counter()
@@ -147,8 +150,6 @@ class Witness:
         self._step += 1
 
     def _begin_operators(self) -> None:
-        from .operators import Operators
-
         self._operators = Operators(Path(self._wanted.folder), self._wanted.values_of)
         self._operators.begin()
 
@@ -163,7 +164,7 @@ class Witness:
             if self._pid != os.getpid():
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
             self._began_s = time.perf_counter()
-            self._file = EvidenceFile(Path(self._wanted.folder), _rank(), facts(), norms=self._wanted.norms)
+            self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
         return self._file
 
@@ -198,23 +199,11 @@ def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 def _quiet() -> Any:
     """Nothing of the user's own sees the reading: no graph, no modes."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    from contextlib import ExitStack
-
     stack = ExitStack()
     stack.enter_context(torch.no_grad())
     stack.enter_context(torch._C.DisableTorchFunction())
     stack.enter_context(_disable_current_modes())
     return stack
-
-
-def _rank() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdigit() else 0
 
 
 def facts() -> dict[str, Any]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from samebits.errors import EnvironmentFailure
-from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.machine.held_folder import remove_tree
+from samebits.machine.private_view import ViewReport
 
 MAX_BYTES = 256 << 20
 MAX_FILES = 10_000
@@ -43,18 +44,25 @@ class Workplace:
         return text if self.folder is None else text.replace(str(self.folder), str(self.original))
 
 
+class MakesViews(Protocol):
+    """A nursery, or this process."""
+
+    def make_view(self, folder: Path, num_runs: int = 1, /) -> ViewReport:
+        """Give the next runs a private view of the file system."""
+
+
 class Workplaces:
     """The workplaces of all runs, one for each.
 
     Args:
-        nursery: makes the views.
+        maker: makes the views.
         base: a folder of its own, without links in its path.
         in_place: whether runs write where the script says.
         note: called with what cannot be kept apart, before the first run.
     """
 
-    def __init__(self, nursery: NurseryHandle, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
-        self._nursery, self._in_place, self._note = nursery, in_place, note
+    def __init__(self, maker: MakesViews, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
+        self._maker, self._in_place, self._note = maker, in_place, note
         self._layers, self._copy = base / "layers", base / "copy"
         self._noted: set[str] = set()
         self._has_view = False
@@ -87,7 +95,7 @@ class Workplaces:
     def _make(self, num_runs: int) -> Workplace:
         """A view, or else a copy."""
         self._layers.mkdir(mode=0o700)
-        report = self._nursery.make_view(self._layers, num_runs)
+        report = self._maker.make_view(self._layers, num_runs)
         if report.problem and self._has_view:
             # Runs in a view and runs in a copy have other paths: their bits might differ for that alone.
             raise EnvironmentFailure(f"The private view of the files could not be made again: {report.problem}.")

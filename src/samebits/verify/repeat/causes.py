@@ -64,7 +64,8 @@ CUDNN = Cause(
 
 def worth_a_try(first: ItemAtStep, *, has_gpu: bool) -> tuple[Cause, ...]:
     """The likeliest first: by where two runs part. Initial values come from random numbers alone; what parts late, in a
-    gradient, from the order of additions."""
+    gradient, from the order of additions.
+    """
     kernels = (DETERMINISTIC, CUDNN) if has_gpu else (DETERMINISTIC, THREADS)
     if first.kind is Kind.INITIAL:
         return (SEED, HASHES, WORKERS)

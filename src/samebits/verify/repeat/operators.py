@@ -139,4 +139,4 @@ def ulps_apart(one: float, other: float, dtype: str) -> float:
 def _place(number: float) -> int:
     """Its place among all doubles in their order."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
+    return int(bits) if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samebits.verify.evidence import End, Evidence, Recorded, parse, parse_norms
+from samebits.verify.evidence import End, Evidence, ItemAtStep, Recorded, parse, parse_norms
 from samebits.verify.repeat.started import Ended
 
 
@@ -54,7 +54,7 @@ def _read(ended: Ended, files: list[Path]) -> Made | str:
     ranks: list[Recorded] = []
     facts: Mapping[str, Any] = {}
     ends: list[Mapping[str, Any]] = []
-    norms = {}
+    norms: Mapping[ItemAtStep, float] = {}
     for path in files:
         text = path.read_text().splitlines()
         lines = [json.loads(line) for line in text]

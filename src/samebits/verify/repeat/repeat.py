@@ -5,7 +5,7 @@ This file only carries out; the other files decide what the evidence means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Proof:
         return {"steps": self.steps, "norms": self.save is not None or self.against is not None}
 
 
-class _NothingToCompare(Exception):
+class NothingToCompareError(Exception):
     """Ends a proof: which run, and why."""
 
     def __init__(self, label: str, why: str) -> None:
@@ -71,7 +71,7 @@ def repeat(proof: Proof, runs: Runs) -> Repeated:
     result = Repeated(first.title, proof.steps, first.num_processes)
     try:
         made = [_made(runs, side, proof, proof.wanted) for side in proof.sides]
-    except _NothingToCompare as end:
+    except NothingToCompareError as end:
         result.failed, result.why = end.label, end.why
         return result
     result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut) for one in made]
@@ -101,7 +101,7 @@ def _made(
     ended = runs.run(label or side.label, side.command, wanted, variables, side.folder)
     made = read_made(ended, proof.limit_s)
     if isinstance(made, str):
-        raise _NothingToCompare(ended.label, made)
+        raise NothingToCompareError(ended.label, made)
     return made
 
 
@@ -126,7 +126,7 @@ def _find_operator(proof: Proof, runs: Runs, result: Repeated, apart: Apart) -> 
     """Run both sides again, and write down every operator of the step."""
     step = 1 if apart.place.kind is Kind.INITIAL else apart.place.step
     pair = [next(side for side in proof.sides if side.label == label) for label in (apart.left, apart.right)]
-    record = _operators_of(proof, runs, pair, step, apart.rank, None)
+    record = _operators_of(proof, runs, pair, (step, apart.rank))
     if isinstance(record, str):
         result.parting_why = record
         return
@@ -135,16 +135,17 @@ def _find_operator(proof: Proof, runs: Runs, result: Repeated, apart: Apart) -> 
         result.parting_why = f"In two more runs every operator of step {step} had the same results."
         return
     if parting.why is Why.OPERATOR:
-        again = _operators_of(proof, runs, pair, step, apart.rank, parting.number)
+        again = _operators_of(proof, runs, pair, (step, apart.rank), values_of=parting.number)
         if not isinstance(again, str) and again[0] is not None and again[0].number == parting.number:
             parting = with_values(parting, *again[1])
     result.parting = parting
 
 
 def _operators_of(
-    proof: Proof, runs: Runs, pair: list[Side], step: int, rank: int, values_of: int | None
+    proof: Proof, runs: Runs, pair: list[Side], at: tuple[int, int], *, values_of: int | None = None
 ) -> tuple[Parting | None, tuple[Path, Path]] | str:
     """Where the two part, and the files with values; a sentence where one of them failed."""
+    step, rank = at
     wanted = {"steps": step, "operators_of": step, **({"values_of": values_of} if values_of is not None else {})}
     folders: list[Path] = []
     for side in pair:
@@ -176,15 +177,13 @@ def _try(proof: Proof, runs: Runs, side: Side, cause: Cause, apart: Apart) -> bo
         label = f"with {cause.name}, run {number}"
         try:
             both.append(_made(runs, side, proof, wanted, label=label, variables=cause.variables))
-        except _NothingToCompare:
+        except NothingToCompareError:
             return None
-    return compare(*[(one.label, one.evidence) for one in both]) is None  # type: ignore[arg-type]
+    left, right = ((one.label, one.evidence) for one in both)
+    return compare(left, right) is None
 
 
 def _to_save(command: Command, made: Made) -> SavedBits:
     evidence = replace(made.evidence, ranks=made.evidence.ranks[:1])
     name = command.module if command.module is not None else Path(command.title).name
     return SavedBits(name, command.args, dict(made.facts), made.steps, evidence)
-
-
-Watch = Callable[[str, float | None], None]

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from samebits.verify.evidence import Evidence, ItemAtStep, Recorded
 from samebits.verify.comparison import first_difference
+from samebits.verify.evidence import Evidence, ItemAtStep, Recorded
 from samebits.verify.repeat.operators import Parting
 
 CANNOT_TELL = 125
@@ -177,7 +177,9 @@ def _norms(
     return (ours[place], theirs[place]) if place in ours and place in theirs else None
 
 
-def facts_apart(there: Mapping[str, Any], here: Mapping[str, Any], words: Sequence[str] = ("there", "here")) -> list[str]:
+def facts_apart(
+    there: Mapping[str, Any], here: Mapping[str, Any], words: Sequence[str] = ("there", "here")
+) -> list[str]:
     """Each condition that differs, as `torch 2.12.0 there, 2.13.0 here`."""
     return [
         f"{name} {there.get(name, 'unknown')} {words[0]}, {here.get(name, 'unknown')} {words[1]}"

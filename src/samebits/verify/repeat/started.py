@@ -89,8 +89,8 @@ class Views:
 
     current: PrivateView | None = field(default=None, init=False)
 
-    def make_view(self, folder: Path, num_runs: int = 1) -> ViewReport:
-        """A view of the next run; what it writes goes to `folder`."""
+    def make_view(self, folder: Path, _num_runs: int = 1) -> ViewReport:
+        """A view of the next run, which is one process with those below it; what it writes goes to `folder`."""
         self.close()
         report, self.current = make_view(folder)
         return report
@@ -166,7 +166,7 @@ class Runs:
             # Whoever enters a view begins at its root.
             if view is not None:
                 view.join()
-                os.chdir(here)  # noqa: PTH211 - between fork and exec
+                os.chdir(here)
 
         began = time.monotonic()
         try:
@@ -174,10 +174,9 @@ class Runs:
                 code, is_late = _run(
                     command.words(script),
                     environment,
-                    here,
+                    (here, enter),
                     log.fileno(),
                     self._limit_s,
-                    enter,
                 )
         finally:
             self._views.close()
@@ -188,11 +187,16 @@ class Runs:
 
 
 def _run(
-    words: Sequence[str], environment: Mapping[str, str], folder: str, log: int, limit_s: float, enter: Callable[[], None]
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    place: tuple[str, Callable[[], None]],
+    log: int,
+    limit_s: float,
 ) -> tuple[int, bool]:
     """Its exit code, and whether it had to be ended."""
+    folder, enter = place
     before = set(descendants(os.getpid()))
-    process = subprocess.Popen(  # noqa: S603 - what the user named
+    process = subprocess.Popen(
         words,
         env=dict(environment),
         cwd=folder,
@@ -200,7 +204,7 @@ def _run(
         stdout=log,
         stderr=log,
         start_new_session=True,
-        preexec_fn=enter,
+        preexec_fn=enter,  # noqa: PLW1509 - it calls the kernel only
     )
     is_late = False
     try:

@@ -11,7 +11,7 @@ def _go_on() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     hidden = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401 - another one
+        import sitecustomize  # type: ignore[import-not-found] # noqa: F401 - another one
     except ImportError:
         if hidden is not None:
             sys.modules["sitecustomize"] = hidden
@@ -24,6 +24,7 @@ def _listen() -> None:
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
+    assert spec is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
     importlib.import_module(f"{name}.arrival").await_torch()
 

@@ -1,0 +1,185 @@
+"""`samebits verify` of a script without our calls: from its options to the comparison of runs with runs, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from samebits.cli.under_way import UnderWay, screen
+from samebits.errors import UsageError
+from samebits.launcher.trials.trials import RunsFolder
+from samebits.verify.plain import SCRIPT
+from samebits.verify.repeat.commits import worktree
+from samebits.verify.repeat.repeat import Proof, Side, repeat
+from samebits.verify.repeat.report import show
+from samebits.verify.repeat.result import CANNOT_TELL, Repeated
+from samebits.verify.repeat.started import Command, Runs
+from samebits.verify.saved_bits import SavedBits
+
+DEFAULT_STEPS, DEFAULT_TIMEOUT_S = 20, 600.0
+RUNS_ONLY = ("repeat", "where", "against_commit", "python", "num_processes", "timeout")
+"""Options that only runs of one script have."""
+RANKS_ONLY = ("ranks", "lanes", "strategy", "accept", "interrupt", "precision", "numerics")
+"""Those that need lanes."""
+
+
+def asked_for(options: Mapping[str, Any]) -> bool:
+    """Whether an option is given that means runs of one script."""
+    return any(options.get(name) for name in RUNS_ONLY)
+
+
+def start(options: dict[str, Any], save: Path | None, against: tuple[Path, SavedBits] | None) -> NoReturn:
+    """Compare runs with runs as the options say; end with the exit code. Raises UsageError."""
+    began = time.monotonic()
+    command = command_from(options)
+    check(options, command, against)
+    under_way = UnderWay(is_quiet=options["quiet"])
+    folder = RunsFolder("verify")
+    result: Repeated | None = None
+    with _ended_by_signals():
+        try:
+            with worktree(options["against_commit"], command.script, folder.path) as commit:
+                sides = sides_from(options, command, commit, is_alone=against is not None)
+                proof = Proof(
+                    sides,
+                    options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS),
+                    options["timeout"] or DEFAULT_TIMEOUT_S,
+                    are_equal=commit is None and not options["python"],
+                    where=options["where"],
+                    save=save,
+                    against=against,
+                )
+                runs = Runs(
+                    folder.path,
+                    lambda label, seconds: _watch(under_way, label, seconds),
+                    under_way.note,
+                    in_place=options["in_place"],
+                    limit_s=proof.limit_s,
+                )
+                result = repeat(proof, runs)
+        except (KeyboardInterrupt, SystemExit) as ending:
+            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
+            under_way.end()
+            under_way.say("stopped: nothing is proved; no process and no file of the runs is left")
+            sys.exit(code)
+        finally:
+            if result is None or result.exit_code == 0:
+                folder.remove()
+            else:
+                result.kept, result.folder = folder.keep(), str(folder.path)
+            folder.close()
+    if options["as_json"]:
+        click.echo(json.dumps(result.as_json(), allow_nan=False))
+    else:
+        show(result, screen(), seconds=time.monotonic() - began)
+    sys.exit(result.exit_code)
+
+
+def command_from(options: Mapping[str, Any]) -> Command:
+    """How the script is started."""
+    is_module = options["module"]
+    return Command(
+        None if is_module else Path(options["script"]),
+        options["script"] if is_module else None,
+        tuple(options["args"]),
+        sys.executable,
+        options["num_processes"],
+    )
+
+
+def check(options: Mapping[str, Any], command: Command, against: tuple[Path, SavedBits] | None) -> None:
+    """Raises UsageError for options that do not go together."""
+    for name in RANKS_ONLY:
+        if options.get(name):
+            raise UsageError(
+                f"--{name} needs lanes, but {command.title} never calls samebits.init(): its runs are compared with runs.",
+                f"Leave out --{name}, or port the script (docs/guide/migrate.md).",
+            )
+    for name in ("repeat", "num_processes", "timeout"):
+        if options[name] is not None and options[name] <= 0:
+            spelled = {"num_processes": "-n"}.get(name, f"--{name}")
+            raise UsageError(f"{spelled} must be more than 0, but is {options[name]}.", "Leave it out for the default.")
+    sides = [name for name in ("repeat", "against", "against_commit", "python") if options[name]]
+    if len(sides) > 1:
+        spelled = ", ".join(f"--{name.replace('_', '-')}" for name in sides)
+        raise UsageError(f"{spelled} name different things to compare with.", "Give one of them.")
+    if against is not None:
+        name = command.module or Path(command.title).name
+        if against[1].script != name:
+            raise UsageError(
+                f"{against[0]} has the bits of {against[1].script}, not of {name}.",
+                f"Name that script, or write the file again with --save; --accept {SCRIPT} is for scripts with lanes.",
+            )
+    if options["where"] and against is not None:
+        raise UsageError(
+            "--where needs two live sides, but --against is a file.",
+            "Compare with the commit itself: --against-commit REV --where.",
+        )
+
+
+def sides_from(
+    options: Mapping[str, Any], command: Command, commit: tuple[str, Path] | None, *, is_alone: bool
+) -> tuple[Side, ...]:
+    """The runs that are compared. Raises UsageError for an interpreter that is none."""
+    if commit is not None:
+        revision, folder = commit
+        return Side("this tree", command), Side(revision, command, folder)
+    if options["python"]:
+        named = [word for word in options["python"].split(",") if word]
+        pythons = [sys.executable, *named] if len(named) == 1 else named
+        for one in pythons:
+            if shutil.which(one) is None:
+                raise UsageError(f"--python {one} is no program that can be started.", "Give the path of a python.")
+        return tuple(Side(_short(one), replace(command, python=str(shutil.which(one)))) for one in pythons)
+    count = 1 if is_alone else options["repeat"] or 2
+    return tuple(Side(f"run {number}", command) for number in range(1, count + 1))
+
+
+def _short(python: str) -> str:
+    """The environment of an interpreter, as a person calls it."""
+    path = Path(python)
+    return path.parent.parent.name if path.parent.name == "bin" and os.sep in python else python
+
+
+def _watch(under_way: UnderWay, label: str, seconds: float | None) -> None:
+    if seconds is None:
+        under_way.begin(label)
+    else:
+        under_way.end(f"{label} … {seconds:.1f} s")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Signals that end a process end it as Ctrl-C does: what it has started is ended first."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def cannot_tell(error: UsageError, *, as_json: bool) -> NoReturn:
+    """End where the script itself cannot be started while it is compared with a file: `git bisect run` skips this commit."""
+    text = f"{error} {error.fix}".strip()
+    if as_json:
+        click.echo(json.dumps({"verdict": "cannot tell", "exit_code": CANNOT_TELL, "why": text}))
+    else:
+        click.echo(f"CANNOT TELL {text}", err=True)
+    sys.exit(CANNOT_TELL)

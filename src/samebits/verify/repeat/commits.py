@@ -1,0 +1,59 @@
+"""Another commit of the script's repository, in a worktree of its own, with the files that git does not know linked in."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from samebits.errors import UsageError
+
+
+@contextmanager
+def worktree(revision: str | None, script: Path | None, base: Path) -> Iterator[tuple[str, Path] | None]:
+    """The commit's short name, and the folder in it that is the working directory here; None where no revision is named.
+
+    Raises:
+        UsageError: where there is no repository, or no such commit.
+    """
+    if not revision:
+        yield None
+        return
+    here = Path.cwd().resolve()
+    if script is not None and script.is_absolute():
+        raise UsageError(
+            f"--against-commit needs a script by its relative path, but {script} is absolute.",
+            "Name it from the folder in which you are.",
+        )
+    root = Path(_git(here, "rev-parse", "--show-toplevel", problem="--against-commit needs a git repository."))
+    problem = f"--against-commit {revision} is no commit of {root}."
+    short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}", problem=problem)
+    place = base / "commit"
+    _git(root, "worktree", "add", "--detach", "--force", str(place), short, problem=problem)
+    try:
+        _link_unknown(root, place)
+        yield short, place / here.relative_to(root.resolve())
+    finally:
+        with suppress(UsageError):
+            _git(root, "worktree", "remove", "--force", str(place), problem="")
+
+
+def _link_unknown(root: Path, place: Path) -> None:
+    """Link what git does not know, as data sets are: the commit sees what lies here."""
+    text = _git(root, "ls-files", "--others", "--directory", "-z", problem="git cannot list the files here.")
+    for name in filter(None, text.split("\0")):
+        there, link = root / name.rstrip("/"), place / name.rstrip("/")
+        if not link.exists() and link.parent.is_dir():
+            link.symlink_to(there)
+
+
+def _git(folder: Path, *words: str, problem: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise UsageError("--against-commit needs git, which is not installed.", "Install git.") from None
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()
+        raise UsageError(problem, f"git says: {last[-1] if last else error.returncode}") from None
+    return done.stdout.rstrip("\n")

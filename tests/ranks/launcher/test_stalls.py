@@ -144,6 +144,7 @@ def test_a_limit_of_the_person_ends_the_run(tmp_path):
     "A rank that takes longer in each step is named with the part; speed and parts are told at the end",
     also=["test_a_rank_that_keeps_the_others_waiting_is_named_with_its_part"],
 )
+@pytest.mark.thorough
 def test_a_rank_that_takes_longer_in_each_step_is_named_with_the_part(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", args=("straggle",))
     assert done.code == 0, done.err

@@ -118,6 +118,7 @@ run.print("all", sum({scores}))
 """  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_folds_that_keep_their_scores_by_fold_go_on_and_others_are_told_before_a_kill(tmp_path: Path) -> None:
     kept = {"start": "run.state.scores = {}", "inside": "run.state.scores[fold] = tally.mean()['loss']", "behind": "", "scores": "run.state.scores.values()"}  # fmt: skip
     whole = run_script(tmp_path, FOLDS.format(kill="", **kept), "-n", "2")

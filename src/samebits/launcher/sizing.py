@@ -59,6 +59,10 @@ CROWDED = 2
 """This many threads for each core still finish one after the other; more get a warning."""
 
 
+CHOSEN_HERE = ("auto", "cpu", "gpu")
+"""Instead of a number of ranks."""
+
+
 @dataclass(frozen=True)
 class Size:
     """The decided size of a run."""
@@ -83,10 +87,7 @@ def size(wish: Wish, machine: Machine) -> Size:
     Raises:
         UsageError: for impossible numbers, more ranks than GPUs, or more ranks than lanes.
     """
-    _check_at_least_one("`lanes`", wish.lanes)
-    _check_at_least_one("--threads", wish.threads)
-    if wish.threads is not None:
-        _check_threads("--threads", wish.threads)
+    check_numbers(wish.lanes, wish.threads)
     device = _device(wish, machine)
     ranks, why_ranks = _ranks(wish, machine, device)
     shares = device == "cuda" and ranks > machine.gpus
@@ -134,6 +135,16 @@ def _check_room(ranks: int, machine: Machine) -> None:
         )
 
 
+def check_numbers(lanes: int | None, threads: int | None, ranks: str = "auto") -> None:
+    """Raise `UsageError` for lanes, threads or ranks that no machine could give."""
+    _check_at_least_one("`lanes`", lanes)
+    _check_at_least_one("--threads", threads)
+    if threads is not None:
+        _check_threads("--threads", threads)
+    if ranks not in CHOSEN_HERE:
+        _number(ranks)
+
+
 def _check_at_least_one(option: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let samebits choose.")
@@ -161,7 +172,7 @@ def _cuda(machine: Machine) -> Device:
 
 
 def _ranks(wish: Wish, machine: Machine, device: Device) -> tuple[int, str]:
-    if wish.ranks not in ("auto", "cpu", "gpu"):
+    if wish.ranks not in CHOSEN_HERE:
         return _number(wish.ranks), ""
     if wish.ranks == "gpu" or (wish.ranks == "auto" and device == "cuda"):
         return machine.gpus, "auto: one rank per GPU"

@@ -26,7 +26,7 @@ MOST_LINES = {
     "rank/recording": 1_190,
     "rank/run": 3_673,
     "rank/start": 1_533,
-    "rank/strategy": 11_353,
+    "rank/strategy": 11_341,
     "rank/transport": 3_858,
     "show": 1_237,
     "testing": 1_047,

@@ -14,6 +14,7 @@ from samebits.launcher.request import Device
 from samebits.machine.cores import Cores, threads_per_rank
 from samebits.machine.no_gpu import NO_GPU, NoGpu
 from samebits.protocol.late_settings import how_to_share
+from samebits.protocol.layout.mesh import MOST_LANES
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64
@@ -138,9 +139,9 @@ def _check_room(ranks: int, machine: Machine) -> None:
 def check_numbers(lanes: int | None, threads: int | None, ranks: str = "auto") -> None:
     """Raise `UsageError` for lanes, threads or ranks that no machine could give."""
     _check_at_least_one("`lanes`", lanes)
+    _check_at_most("`lanes`", lanes, MOST_LANES)
     _check_at_least_one("--threads", threads)
-    if threads is not None:
-        _check_threads("--threads", threads)
+    _check_at_most("--threads", threads, MOST_THREADS)
     if ranks not in CHOSEN_HERE:
         _number(ranks)
 
@@ -150,11 +151,9 @@ def _check_at_least_one(option: str, value: int | None) -> None:
         raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let samebits choose.")
 
 
-def _check_threads(option: str, threads: int) -> None:
-    if threads > MOST_THREADS:
-        raise UsageError(
-            f"{option} must be at most {MOST_THREADS}, but is {threads}.", "Leave it out to let samebits choose."
-        )
+def _check_at_most(option: str, value: int | None, most: int) -> None:
+    if value is not None and value > most:
+        raise UsageError(f"{option} must be at most {most}, but is {value}.", "Leave it out to let samebits choose.")
 
 
 def _device(wish: Wish, machine: Machine) -> Device:
@@ -210,7 +209,7 @@ def _omp_threads(text: str) -> int:
         raise UsageError(
             f"OMP_NUM_THREADS must be a number of threads, but is {text!r}.", "Unset it, or give --threads."
         )
-    _check_threads("OMP_NUM_THREADS", int(first))
+    _check_at_most("OMP_NUM_THREADS", int(first), MOST_THREADS)
     return int(first)
 
 

@@ -130,9 +130,3 @@ class _FakeSum(Pending):
         }
         total = fold((0, self._placement.num_lanes), values, lambda left, right: left + right)
         self._out.copy_(total if scale == 1.0 else total * scale)
-
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
-    def give_up(self) -> None:
-        """Do nothing: nothing is under way."""

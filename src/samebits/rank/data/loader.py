@@ -222,10 +222,6 @@ class _Assigned(Sampler[LaneIndices]):
 
     parts: Sequence[LanePart] = ()
 
-    def assign(self, parts: Sequence[LanePart]) -> None:
-        """Let the next iteration be over `parts`."""
-        self.parts = parts
-
     def __iter__(self) -> Iterator[LaneIndices]:
         return (part.indices for part in self.parts)
 
@@ -358,7 +354,7 @@ class PreparedLoader(DataLoader[Any]):
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
-        assigned.assign(parts)
+        assigned.parts = parts
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
         fetched = fetched if evaluation or not _plain(self.dataset) else Watched(fetched, self)
         if self.context.device.type == "cpu":

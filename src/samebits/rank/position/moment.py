@@ -32,8 +32,6 @@ class Moment:
     """What had been switched another way since the run's beginning."""
     lines: Sequence[Mapping[str, Any]]
     """What `run.log` has written in the step that ended there."""
-    seen: int
-    """`Streams.seen`, there or where the next step has begun."""
 
 
 class Region(StrEnum):

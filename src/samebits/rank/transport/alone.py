@@ -24,12 +24,6 @@ class _LocalSum(Pending):
         if scale != 1.0:
             self._out.mul_(scale)
 
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
-    def give_up(self) -> None:
-        """Do nothing: nothing is under way."""
-
 
 class AloneTransport(Transport):
     """One rank that carries every lane."""

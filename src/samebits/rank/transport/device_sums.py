@@ -45,9 +45,6 @@ class BackendSum(Pending):
         if scale != 1.0:
             self._out.mul_(scale)
 
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
     @all_or_lost
     def give_up(self) -> None:
         self.transport.wait(self._works, gradients())

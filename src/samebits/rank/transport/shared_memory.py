@@ -318,6 +318,3 @@ class _TreeSum(Pending):
         assert self._operation is not None
         with range_of_wait("the exchange of gradients", about=subject.of):
             self._group.wait(self._operation, FOREVER_S)
-
-    def give_up(self) -> None:
-        """Do nothing: nothing has begun."""

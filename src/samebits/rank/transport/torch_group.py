@@ -89,9 +89,6 @@ class GatheredSum(Pending):
         total = fold((0, max(node[1] for node in values)), values, add)
         self._out.copy_(total if scale == 1.0 else total.mul_(scale))
 
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
     @all_or_lost
     def give_up(self) -> None:
         self.transport.wait(self._works, gradients())

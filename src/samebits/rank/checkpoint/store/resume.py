@@ -66,7 +66,7 @@ def _load(
     plan = together.do(lambda: _planned(run, folder.target, before, found, objects))
     together.agree()
     assert plan is not None
-    together.do(plan.load_all_but_models)
+    together.do(plan.saved.load)
     together.agree()
     if run.components.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)

@@ -105,8 +105,6 @@ class LastSnapshot:
         return self._run.components.transport.world_size > 1 or any(loader.num_workers for loader in loaders)
 
     def enter_step(self) -> None:
-        if self._beginning.moment is not None:
-            self._beginning.moment.seen = self._run.components.streams.seen
         if not self._has_reported:
             self._has_reported = True
             self._report(Event.KEEPS, 0)

@@ -68,7 +68,6 @@ class StepSnapshot:
             tracked=self.small.tracked,
             modes=loop_state.modes(),
             lines=self._run.components.metrics.recent(self._run.components.step_timer.step),
-            seen=streams.seen,
         )
 
     def _gradients_now(self) -> tuple[list[int], list[int]]:

@@ -81,6 +81,7 @@ def test_a_model_made_before_an_init_that_cannot_be_seen_is_named(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", ["", "torch.manual_seed(0)"])
+@pytest.mark.thorough
 def test_a_call_of_init_that_is_left_out_is_said_unless_the_script_seeds(tmp_path: Path, seed: str) -> None:
     script = f"""
         import sys, torch, samebits

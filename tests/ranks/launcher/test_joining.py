@@ -138,6 +138,7 @@ def every_call(path):
     }
 
 
+@pytest.mark.thorough
 def test_every_collective_gives_every_rank_the_same(tmp_path):
     results = run_ranks(every_call, Started(2), str(tmp_path / "file"))
     assert results[0] == results[1]
@@ -168,6 +169,7 @@ def failing_main():
     return "nothing"
 
 
+@pytest.mark.thorough
 def test_a_failure_of_rank_0_in_main_first_reaches_the_others():
     main, other = run_ranks(failing_main, Started(2))
     assert "/proc/none" in main

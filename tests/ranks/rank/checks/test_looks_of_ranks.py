@@ -64,6 +64,7 @@ def test_what_changes_on_another_rank_alone_is_said_by_the_first(steps: int, tmp
     assert ended.err.count("no state holds Own.scale, so") == 1
 
 
+@pytest.mark.thorough
 def test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins(tmp_path: Path) -> None:
     second = "print(last)\nfor epoch in run.epochs(2):\n    for step in run.steps(loader):\n        for a, b in step: run.backward(F.mse_loss(model(a), b))\n        optimizer.step(); optimizer.zero_grad()\n        "
     killed = script(body="last = float(step.loss)", behind=second + KILL.format(20))

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from samebits.errors import PeerLost
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import fold
 from samebits.rank.transport.contract import Pending, Sent, Transport
 
 T = TypeVar("T")

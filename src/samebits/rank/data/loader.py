@@ -21,9 +21,9 @@ from samebits.errors import UsageError
 from samebits.protocol.layout.cut import Cut, StepCut
 from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
+from samebits.rank.data.kept_between_lanes import OwnState
 from samebits.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from samebits.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
-from samebits.rank.data.own_state import OwnState
 from samebits.rank.data.worker_batches import FetchedByWorkers, InnerLoader
 from samebits.rank.data.worker_progress import WorkerProgress
 from samebits.rank.look.verdict import Named

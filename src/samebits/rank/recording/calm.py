@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from samebits.machine.torch_private import TorchDispatchMode, if_imported
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.rank.init.streams import Streams, generators, states
+from samebits.rank.init.random_streams import Streams, generators, states
 from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.strategy.stages.cutting.watch import written_by
 

@@ -11,7 +11,7 @@ from samebits.rank.init.device import keep_freed_memory
 from samebits.rank.init.join import join
 from samebits.rank.init.numerics import KeptNumerics, agree_on_settings, refuse_several_devices, set_numerics
 from samebits.rank.init.numerics import allow as allow_operators
-from samebits.rank.init.streams import Streams
+from samebits.rank.init.random_streams import Streams
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import fold
 from samebits.rank.transport.contract import Pending, Sent, Transport
 
 

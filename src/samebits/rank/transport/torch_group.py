@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # type: ignore[attr-defined]
 
 from samebits.errors import PeerLost
+from samebits.protocol.layout.lane_tree import Node, fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node, fold
 from samebits.rank.transport.across import Across, Watch, bytes_of, gradients, patient
 from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.channel import Scratch

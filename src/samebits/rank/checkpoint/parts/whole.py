@@ -12,14 +12,14 @@ from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.state_files.manifest import Manifest
 from samebits.rank.checkpoint.format.state import State
 from samebits.rank.checkpoint.parts.changes import Small, bits_of
-from samebits.rank.checkpoint.parts.counters import Counters, counters
 from samebits.rank.checkpoint.parts.gradients import Gradients
 from samebits.rank.checkpoint.parts.models import PREPARE_IT, Models, Modes
 from samebits.rank.checkpoint.parts.objects import Objects
 from samebits.rank.checkpoint.parts.optimizers import Optimizers
 from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, Saved, kind_of, unfit
+from samebits.rank.checkpoint.parts.place import Counters, counters
+from samebits.rank.checkpoint.parts.random_streams import Streams
 from samebits.rank.checkpoint.parts.schedulers import Schedulers, schedulers_of
-from samebits.rank.checkpoint.parts.streams import Streams
 from samebits.rank.init.numerics import fingerprint
 from samebits.rank.position.moment import Moment, Region
 from samebits.rank.position.preparations import KINDS

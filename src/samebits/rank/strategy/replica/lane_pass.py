@@ -14,13 +14,13 @@ from torch import Tensor
 from samebits.errors import PeerLost, UsageError
 from samebits.protocol.journal.spans import NO_RANGE, NoRange, spans
 from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.lane_tree import Node
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node
 from samebits.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from samebits.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from samebits.rank.strategy.precision import Precision
 from samebits.rank.strategy.replica.buffer_pass import BufferPass
-from samebits.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
+from samebits.rank.strategy.replica.lane_gradients import WIDE, GradientBuffer, PartialSums
 from samebits.rank.strategy.replica.lanes import BufferedLane, Lane, OnlyLane, set_gradients
 from samebits.rank.strategy.replica.model_layout import ModelLayout
 from samebits.rank.strategy.replica.other_buffers import OtherBuffers

@@ -22,7 +22,7 @@ from samebits.rank.strategy.norm import has_synchronised_norm
 from samebits.rank.strategy.other_users import agree_who_stays
 from samebits.rank.strategy.replica.arena import DeviceOf, ParameterArena, PreviousLayout, Segment, alias, lay_out
 from samebits.rank.strategy.replica.buffers import BufferBank
-from samebits.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool, GradientBufferPools
+from samebits.rank.strategy.replica.lane_gradients import GradientBuffer, GradientBufferPool, GradientBufferPools
 from samebits.rank.strategy.replica.memory import ParameterMemory, private_zeros
 from samebits.rank.strategy.replica.sparse_embedding import EmbeddingTables
 from samebits.rank.transport.contract import Transport

@@ -71,7 +71,7 @@ def _subclasses(kind: type) -> set[type]:
     """The class and all below it: asked for each of 300,000 objects, `issubclass` takes three times as long."""
     found, left = {kind}, [kind]
     while left:
-        new = {*type.__subclasses__(left.pop())} - found
+        new: set[type] = {*type.__subclasses__(left.pop())} - found
         found |= new
         left += new
     return found

@@ -74,8 +74,8 @@ coverage: $(REST) native  ## which lines of the rooms that decide (pyproject.tom
 	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit
 	$(BIN)/coverage report
 
-# A `cuda` device in host memory, compiled against the installed torch (tests/pretend): what every test session tries a few
-# tests on (TESTS="tests/cuda" for some of them).
+# A `cuda` device in host memory, compiled against the installed torch (tests/pretend). The nightly job runs all of them
+# (TESTS="tests/cuda" for some).
 test-pretend: $(REST) native  ## the device's paths on pretended GPUs: bits, strategies, waits per step, mistakes
 	$(BIN)/python -m tests.pretend $(PARALLEL) $(TESTS)
 

@@ -7,8 +7,8 @@ import torch
 
 from samebits.errors import PeerLost, UsageError
 from samebits.protocol.journal.spans import spans
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import place, place_shares
-from samebits.protocol.layout.tree import fold
 from samebits.rank.run import start
 from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.local import native

@@ -136,6 +136,7 @@ def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("err", ["/dev/full", pytest.param("closed", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_a_script_under_python_trains_to_its_end_where_notices_cannot_be_printed(tmp_path: Path, err: str) -> None:
     script = write_script(tmp_path, TRAINING.replace('open("samebits-runs/filling"', 'open("/dev/full"'))
     command = f"exec {sys.executable} {script} 2>{'&-' if err == 'closed' else err}"
@@ -257,6 +258,7 @@ def test_a_log_ends_with_a_whole_line(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "x" * 600 + "\nhalf\n"
 
 
+@pytest.mark.thorough
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     append_line(file, "first")

@@ -165,6 +165,7 @@ WHATS = ["rank", "node", "leave", "join", "join"]
     "Nodes that die, leave and join in the middle, at random, change no bit",
 )
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.thorough if seed else ()) for seed in SEEDS])
+@pytest.mark.thorough
 def test_whoever_dies_leaves_and_joins_the_bits_are_those_of_one_rank(seed: int, tmp_path: Path, want: str) -> None:
     outlives(seed, tmp_path, want, WHATS)
 

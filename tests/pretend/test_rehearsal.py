@@ -1,4 +1,4 @@
-"""The device's paths on pretended GPUs, in a pytest of its own that believes in them: a handful in every test session.
+"""The device's paths on pretended GPUs, in a pytest of its own that believes in them: all in the nightly job, as compiling the device takes a minute.
 
 The library is loaded before torch, and this process has torch without it. `make test-pretend` runs all of them.
 """
@@ -55,9 +55,8 @@ CHOSEN = {
 
 @pytest.mark.ranks
 @pytest.mark.compiles
-@pytest.mark.parametrize(
-    "what", ["a handful", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("ranks", "scripts"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", ["a handful", "ranks", "scripts"])
 def test_the_devices_paths_work_on_pretended_gpus(what):
     try:
         variables = surroundings()

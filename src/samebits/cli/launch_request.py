@@ -28,12 +28,19 @@ from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
-from samebits.launcher.sizing import Size, Wish, size
+from samebits.launcher.sizing import Size, Wish, check_numbers, size
 from samebits.launcher.supervise.joining import may_be_first, node_name
 from samebits.launcher.tracking import check_trackers
 from samebits.machine.gpus import gpu_names
 from samebits.protocol.backends import check_backend
-from samebits.protocol.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
+from samebits.protocol.layout.mesh import (
+    Form,
+    check_over_nodes,
+    check_shrinks,
+    is_data_parallel,
+    launched,
+    strategy_named,
+)
 from samebits.protocol.run_folder import STATES, runs_folder
 from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
 from samebits.protocol.url import below, check_shared
@@ -50,7 +57,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     own = RunOptions.taken(options)
     place = place_from(own.nnodes, options, os.environ, own.script)
     ignored = without_meaning(options, on_one_node=place.is_one_node)
-    verbosity = _verbosity(own.quiet, own.verbose)
+    check_options(own)
+    verbosity = Verbosity.QUIET if own.quiet else Verbosity.DETAILED if own.verbose else Verbosity.NORMAL
     form, arithmetic = form_from(vars(own)), arithmetic_from(vars(own))
     if not place.is_one_node:
         check_over_nodes(form)
@@ -61,10 +69,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         check_form(form, ranks, own.lanes, decided.device)
     if own.backend is not None:
         check_backend(own.backend, decided.device, find_spec("samebits._native") is not None)
-    recovery = replace(recovery_from(own, form), grace_s=grace_from(own.grace), resume_nonfinite=own.resume_nonfinite)
-    check_saving(own.name, own.save_every, own.keep, own.states)
+    recovery = replace(recovery_from(own, form), grace_s=own.grace, resume_nonfinite=own.resume_nonfinite)
     check_program(own.script, own.module, "run")
-    check_trackers(own.track)
     trace_steps = steps_from("--trace", own.trace)
     source = source_of(own.script, own.module)
     folder, base, saving = _folders(own, place)
@@ -150,6 +156,22 @@ class RunOptions:
     def taken(cls, options: dict[str, Any]) -> RunOptions:
         """Those of `options`, which are taken out of it."""
         return cls(**{one.name: options.pop(one.name) for one in fields(cls)})
+
+
+def check_options(own: RunOptions) -> None:
+    """Raise `UsageError` for what no machine could meet: a job script is written on another one than it runs on."""
+    if own.quiet and own.verbose:
+        raise UsageError("-q and -v contradict each other.", "Give one of them.")
+    check_numbers(own.lanes, own.threads, own.ranks or own.nproc_per_node or "auto")
+    if own.strategy is not None:
+        strategy_named(own.strategy)
+    arithmetic_from(vars(own))
+    recovery_from(own, form_from(vars(own)))
+    grace_from(own.grace)
+    check_saving(own.name, own.save_every, own.keep, own.states)
+    check_trackers(own.track)
+    for option, text in (("--prove", own.prove), ("--trace", own.trace)):
+        steps_from(option, text)
 
 
 def recovery_from(own: RunOptions, form: Form) -> Recovery:
@@ -280,14 +302,6 @@ def _size(own: RunOptions, form: Form, place: NodePlace) -> Size:
     wish = Wish(ranks, own.device, lanes, own.threads, replicas_of_one_rank=is_data_parallel(form))
     device = "cpu" if own.ranks == "cpu" and own.device == "auto" else own.device
     return size(wish, machine_for(device, is_quiet=own.quiet))
-
-
-def _verbosity(quiet: bool, verbose: bool) -> Verbosity:
-    if quiet and verbose:
-        raise UsageError("-q and -v contradict each other.", "Give one of them.")
-    if quiet:
-        return Verbosity.QUIET
-    return Verbosity.DETAILED if verbose else Verbosity.NORMAL
 
 
 def command_started_ns() -> int:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,22 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
     if len(given) > 1:
         raise UsageError("-n, --nproc-per-node and --ntasks-per-node are the same option.", "Give one of them.")
     options["per_node"] = options[given[0]] if given else None
+    if options["cores"] is not None and options["cores"] < 1:
+        raise UsageError(f"--cores must be at least 1, but is {options['cores']}.", "Leave it out for whole nodes.")
+    _check_run(context, options)
+
+
+def _check_run(context: click.Context, options: dict[str, Any]) -> None:
+    """Raise `UsageError` for what `samebits run` would refuse only when the job's turn has come."""
+    from samebits.cli.launch_request import RunOptions, check_options
+
+    said = {one.name: options[one.name] for one in fields(RunOptions) if options.get(one.name) is not None}
+    said |= {"ranks": options["per_node"]}
+    if not _is_given(context, "save_every"):
+        said["save_every"] = SAVE_EVERY
+    if not _is_given(context, "name"):
+        said["name"] = _title(options)
+    check_options(RunOptions(**said))
 
 
 def _is_given(context: click.Context, name: str) -> bool:
@@ -124,7 +140,7 @@ def _is_given(context: click.Context, name: str) -> bool:
 
 def _title(options: dict[str, Any]) -> str:
     """The job's name: the run's, else the script's, without what cannot be in a file's name."""
-    if options["name"]:
+    if options["name"] is not None:
         check_name(options["name"])
         return str(options["name"])
     last = options["script"].rpartition(".")[2] if options["module"] else Path(options["script"]).stem
@@ -157,6 +173,8 @@ def _command(context: click.Context, options: dict[str, Any]) -> list[str]:
 def _said(option: click.Option, value: Any) -> list[str]:
     """An option as one would type it."""
     word = max(option.opts, key=len)
+    if option.multiple:
+        return [said for one in value for said in (word, str(one))]
     if not option.is_flag:
         return [word, str(value)]
     return [word if value else max(option.secondary_opts, key=len)]
@@ -179,9 +197,13 @@ def _stop_s(signal: str) -> int:
 
 def _write(path: Path, text: str) -> None:
     """Write the file; one that is no job script of ours is left alone."""
-    if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace")):
-        raise UsageError(f"{visible(path)} exists, and samebits did not write it.", "Name another one with -o FILE.")
-    path.write_text(text)
+    another = "Name another one with -o FILE."
+    try:
+        if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace")):
+            raise UsageError(f"{visible(path)} exists, and samebits did not write it.", another)
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{visible(path)} cannot be written: {error.strerror}.", another) from None
 
 
 # The job script, meant to be read: what is requested, one `srun samebits run`, and how it resumes

@@ -113,8 +113,9 @@ def _end_tidily() -> None:
 def _at_least_one(word: str) -> list[Found]:
     found = _states_at(word)
     if not found:
+        place = word if word not in ("", ".") else Path.cwd()
         raise UsageError(
-            f"{visible(word)} has no states yet.", "Start the run with --save-every, or wait for the first."
+            f"{visible(place)} has no states yet.", "Start the run with --save-every, or wait for the first."
         )
     return found
 

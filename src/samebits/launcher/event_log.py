@@ -16,9 +16,9 @@ from importlib import metadata
 from statistics import mean
 from typing import Any
 
+from samebits.launcher.blame import RankEnd
 from samebits.launcher.diagnosis.spent import PARTS, TIME_NAMES, Spent
 from samebits.launcher.request import LaunchRequest
-from samebits.launcher.verdict import RankEnd
 from samebits.machine.processes import resident_bytes, signal_name
 from samebits.protocol.case import cases_in, names_of
 from samebits.protocol.events import SCHEMA, Kind, add_event, events_in, executed_steps, of_kind

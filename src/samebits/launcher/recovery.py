@@ -1,6 +1,7 @@
-"""What the launcher does when a rank was lost: start all ranks again, or stop. A pure decision with its reason.
+"""What the launcher does when a rank was lost: start all ranks again, with fewer where that helps, or stop. A pure decision
+with its reason. What it does when a node comes or leaves is `supervise.node_changes`'s.
 
-    how all ranks ended      -> verdict.verdict_of
+    how all ranks ended      -> blame.verdict_of
     + where the culprit was  -> Loss: what happened, at which step
     + what was requested, and the losses so far -> decide: `RestartAll` or `Stop`
 
@@ -18,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.choices import OnDamage, Recover, Recovery
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.machine.processes import signal_name
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.ring import Record

@@ -14,6 +14,7 @@ from samebits.launcher.request import Device
 from samebits.machine.cores import Cores, threads_per_rank
 from samebits.machine.no_gpu import NO_GPU, NoGpu
 from samebits.protocol.late_settings import how_to_share
+from samebits.protocol.layout.mesh import MOST_LANES
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64
@@ -59,6 +60,10 @@ CROWDED = 2
 """This many threads for each core still finish one after the other; more get a warning."""
 
 
+CHOSEN_HERE = ("auto", "cpu", "gpu")
+"""Instead of a number of ranks."""
+
+
 @dataclass(frozen=True)
 class Size:
     """The decided size of a run."""
@@ -83,10 +88,7 @@ def size(wish: Wish, machine: Machine) -> Size:
     Raises:
         UsageError: for impossible numbers, more ranks than GPUs, or more ranks than lanes.
     """
-    _check_at_least_one("`lanes`", wish.lanes)
-    _check_at_least_one("--threads", wish.threads)
-    if wish.threads is not None:
-        _check_threads("--threads", wish.threads)
+    check_numbers(wish.lanes, wish.threads)
     device = _device(wish, machine)
     ranks, why_ranks = _ranks(wish, machine, device)
     shares = device == "cuda" and ranks > machine.gpus
@@ -134,16 +136,24 @@ def _check_room(ranks: int, machine: Machine) -> None:
         )
 
 
+def check_numbers(lanes: int | None, threads: int | None, ranks: str = "auto") -> None:
+    """Raise `UsageError` for lanes, threads or ranks that no machine could give."""
+    _check_at_least_one("`lanes`", lanes)
+    _check_at_most("`lanes`", lanes, MOST_LANES)
+    _check_at_least_one("--threads", threads)
+    _check_at_most("--threads", threads, MOST_THREADS)
+    if ranks not in CHOSEN_HERE:
+        _number(ranks)
+
+
 def _check_at_least_one(option: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let samebits choose.")
 
 
-def _check_threads(option: str, threads: int) -> None:
-    if threads > MOST_THREADS:
-        raise UsageError(
-            f"{option} must be at most {MOST_THREADS}, but is {threads}.", "Leave it out to let samebits choose."
-        )
+def _check_at_most(option: str, value: int | None, most: int) -> None:
+    if value is not None and value > most:
+        raise UsageError(f"{option} must be at most {most}, but is {value}.", "Leave it out to let samebits choose.")
 
 
 def _device(wish: Wish, machine: Machine) -> Device:
@@ -161,7 +171,7 @@ def _cuda(machine: Machine) -> Device:
 
 
 def _ranks(wish: Wish, machine: Machine, device: Device) -> tuple[int, str]:
-    if wish.ranks not in ("auto", "cpu", "gpu"):
+    if wish.ranks not in CHOSEN_HERE:
         return _number(wish.ranks), ""
     if wish.ranks == "gpu" or (wish.ranks == "auto" and device == "cuda"):
         return machine.gpus, "auto: one rank per GPU"
@@ -199,7 +209,7 @@ def _omp_threads(text: str) -> int:
         raise UsageError(
             f"OMP_NUM_THREADS must be a number of threads, but is {text!r}.", "Unset it, or give --threads."
         )
-    _check_threads("OMP_NUM_THREADS", int(first))
+    _check_at_most("OMP_NUM_THREADS", int(first), MOST_THREADS)
     return int(first)
 
 

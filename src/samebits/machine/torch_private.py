@@ -317,11 +317,6 @@ def missing(*, compiler: bool = False) -> list[Missing]:
     return places + attributes
 
 
-def count() -> int:
-    """The number of names listed here."""
-    return len(PLACES) + sum(len(each.names.split()) for each in ATTRIBUTES)
-
-
 def _of_compiler(name: str) -> bool:
     return name.startswith((COMPILER, "torch._inductor"))
 

@@ -99,7 +99,7 @@ def events_in(path: Path) -> list[Event]:
 
 def _decoded(line: dict[str, Any]) -> Event | None:
     kind, step, at = line.get("event"), line.get("step"), finite(line.get("time"))
-    if kind not in set(Kind) or type(step) is not int or not 0 <= step < 1 << 53 or not math.isfinite(at):
+    if kind not in tuple(Kind) or type(step) is not int or not 0 <= step < 1 << 53 or not math.isfinite(at):
         return None
     fields = {name: value for name, value in line.items() if name not in {"event", "time", "step"}}
     return Event(Kind(kind), at, step, fields)

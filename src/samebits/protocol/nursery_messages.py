@@ -59,7 +59,6 @@ class Sweep:
 class Ready:
     """To the launcher: everything is imported."""
 
-    import_ns: int
     tasks: int
 
 

@@ -74,12 +74,12 @@ def _reader(hint: Any) -> Reader:  # noqa: PLR0911 - one for each kind of hint
 
 
 def _single(kind: Any) -> Reader:
-    made = issubclass(kind, Enum | PurePath)
+    made_of = str if issubclass(kind, PurePath) else (str, int) if issubclass(kind, Enum) else ()
     # JSON has no difference between 2 and 2.0.
     fits = str if issubclass(kind, PurePath) else (int, float) if kind is float else kind
 
     def read(value: Any, place: str) -> Any:
-        if made and isinstance(value, str | int):
+        if isinstance(value, made_of) and not isinstance(value, bool):
             return kind(value)
         if not isinstance(value, fits) or (isinstance(value, bool) and kind is not bool):
             raise ValueError(f"{place} must be {kind.__name__}, but is {value!r:.200}")

@@ -83,7 +83,7 @@ def _loss(record: Record) -> list[float]:
 
 
 def _split(shares: dict[str, object], step_ms: float, width: int) -> Text:
-    known = {part: finite(shares.get(part)) for part in PARTS if finite(shares.get(part)) >= 0.005}
+    known = {part: finite(shares.get(part)) for part in PARTS if 0.005 <= finite(shares.get(part)) <= 1}
     words = {part: f"{part} {share:.0%} " for part, share in known.items()}
     end = f"{step_ms:.3g} ms a step"
     text, columns = Text(), width - len("".join(words.values())) - 2 * len(words) - len(end)

@@ -59,7 +59,8 @@ class Record:
     def is_elsewhere(self) -> bool:
         """Whether its launcher is, or was, on another machine, whose processes nobody sees from here."""
         starts = of_kind(self.events, Kind.START)
-        return bool(starts) and starts[-1].fields.get("host") not in {None, platform.node()}
+        # A tuple, because a hostile folder may hold a list, which no set takes.
+        return bool(starts) and starts[-1].fields.get("host") not in (None, platform.node())
 
     @property
     def samples_per_s(self) -> float:
@@ -294,7 +295,8 @@ def _bits(record: Record) -> dict[str, Any]:
         *_texts(record.summary.get("samples_depend_on"), "samples depend on"),
         *_texts(record.summary.get("not_looked_at"), "not looked at:"),
     ]
-    args = [str(one) for one in record.plan.get("args") or [] if isinstance(one, str)]
+    args = record.plan.get("args")
+    args = [one for one in args if isinstance(one, str)] if isinstance(args, list) else []
     script = shlex.join([record.script, *args]) if record.script else "train.py"
     return {
         "bits": visible(bits),

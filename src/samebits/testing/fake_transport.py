@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from samebits.errors import PeerLost
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import fold
 from samebits.rank.transport.contract import Pending, Sent, Transport
 
 T = TypeVar("T")
@@ -130,9 +130,3 @@ class _FakeSum(Pending):
         }
         total = fold((0, self._placement.num_lanes), values, lambda left, right: left + right)
         self._out.copy_(total if scale == 1.0 else total * scale)
-
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
-    def give_up(self) -> None:
-        """Do nothing: nothing is under way."""

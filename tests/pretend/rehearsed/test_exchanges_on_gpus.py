@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import samebits
 from samebits.errors import PeerLost
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import place, place_shares
-from samebits.protocol.layout.tree import fold
 from samebits.rank.run import start
 from samebits.rank.transport.gpu_ranks import GpuTransport
 from samebits.rank.transport.over_nodes import OverNodesTransport

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 import samebits
 from samebits.rank.data.device_copies import Copy, CopyStream
-from samebits.rank.init.streams import Streams
+from samebits.rank.init.random_streams import Streams
 from samebits.rank.strategy.pass_loss import DelayedValues
 from samebits.rank.transport.device_sums import SlicedOnDevices
 from samebits.rank.transport.gpu_ranks import GpuTransport

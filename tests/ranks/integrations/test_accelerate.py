@@ -149,12 +149,14 @@ LEAVING = TRAIN.replace(
 )
 
 
+@pytest.mark.thorough
 def test_a_state_of_the_step_in_which_the_loop_is_left_goes_on_in_its_epoch(tmp_path: Path) -> None:
     whole = told(run(tmp_path, 1))
     assert run(tmp_path, 2, "save7 leave", LEAVING).code == 0
     assert told(run(tmp_path, 1, text=LEAVING, FROM="7")) == whole
 
 
+@pytest.mark.thorough
 def test_a_state_that_cannot_be_written_there_ends_the_run(tmp_path: Path) -> None:
     differs = "type('Own', (), {'state_dict': lambda self: {'rank': accelerator.state.process_index}, 'load_state_dict': print})()"
     text = LEAVING.replace(
@@ -165,6 +167,7 @@ def test_a_state_that_cannot_be_written_there_ends_the_run(tmp_path: Path) -> No
     assert "is not the same on every rank" in ended.err
 
 
+@pytest.mark.thorough
 def test_behind_a_loop_over_batches_too_and_at_the_end(tmp_path: Path) -> None:
     save = "accelerator.is_main_process and accelerator.save_state"
     text = TRAIN.replace("        model.eval()\n", f"        epoch or {save}('state')\n        model.eval()\n") + (
@@ -182,6 +185,7 @@ def test_states_that_accelerate_numbers_have_the_same_number_everywhere(tmp_path
     assert sorted(one.name for one in (tmp_path / "p" / "checkpoints").iterdir()) == ["checkpoint_0", "checkpoint_1"]
 
 
+@pytest.mark.thorough
 def test_a_loss_is_gathered_for_the_log_before_its_backward(tmp_path: Path) -> None:
     text = TRAIN.replace(
         "accelerator.backward(loss)",
@@ -194,6 +198,7 @@ def test_a_loss_is_gathered_for_the_log_before_its_backward(tmp_path: Path) -> N
     assert one[0] == told(run(tmp_path, 1))[1]
 
 
+@pytest.mark.thorough
 def test_a_plateau_steps_once_for_each_evaluation(tmp_path: Path) -> None:
     text = TRAIN.replace(
         "LinearLR(optimizer, 1.0, 0.1, 50)", "ReduceLROnPlateau(optimizer, patience=1, factor=0.5)"
@@ -209,6 +214,7 @@ def test_a_plateau_steps_once_for_each_evaluation(tmp_path: Path) -> None:
     assert "ReduceLROnPlateau.step was given another number on each process" in of_a_process.err
 
 
+@pytest.mark.thorough
 def test_accumulation_counts_in_the_lanes(tmp_path: Path) -> None:
     text = TRAIN.replace("gradient_accumulation_steps=1", "gradient_accumulation_steps=2")
     one, two = run(tmp_path, 1, text=text), run(tmp_path, 2, text=text)
@@ -219,6 +225,7 @@ def test_accumulation_counts_in_the_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["before", "behind"])
+@pytest.mark.thorough
 def test_the_seed_of_the_script_is_that_of_the_run(tmp_path: Path, place: str) -> None:
     def seeded(seed: int) -> list[str]:
         text = TRAIN.replace("    set_seed(7)\n", "" if place == "before" else f"    set_seed({seed})\n").replace(
@@ -239,6 +246,7 @@ def test_the_seed_of_the_script_is_that_of_the_run(tmp_path: Path, place: str) -
     assert seeded(3) != seeded(4)
 
 
+@pytest.mark.thorough
 def test_drop_last_evaluates_no_sample_twice(tmp_path: Path) -> None:
     text = TRAIN.replace("batch_size=7)", "batch_size=7, drop_last=True)")
     one = told(run(tmp_path, 1, text=text))

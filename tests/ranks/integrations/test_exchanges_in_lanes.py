@@ -36,6 +36,7 @@ def test_a_loss_that_is_divided_by_a_reduced_count_is_one_sentence(tmp_path, pro
     assert "reduce exchanges with other ranks, and was called inside a lane (script.py:12)" in ended.err
 
 
+@pytest.mark.thorough
 def test_what_the_accelerator_gathers_to_log_is_free(tmp_path):
     ended = run_script(tmp_path, TRAIN, "-n", "2", "--lanes", "4", env={"LOGS": "1"})
     assert ended.code == 0, ended.err

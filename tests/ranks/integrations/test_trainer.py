@@ -113,6 +113,7 @@ def test_models_and_arguments_have_the_bits_of_one_process(tmp_path: Path, kind:
 
 
 @promise("inside-accelerate-and-the-trainer", "`verify` proves a Trainer's script")
+@pytest.mark.thorough
 def test_verify_proves_a_script_of_the_trainer(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -120,6 +120,7 @@ def run(tmp_path: Path, kill: int, *kinds: str) -> Finished:
         *(pytest.param(*one, marks=pytest.mark.thorough) for one in [("own", "self.centre of Own"), ("collator", "self.drawn of Collator"), ("hook", "seen")]),
     ],
 )  # fmt: skip
+@pytest.mark.thorough
 def test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_behind_it(
     kind: str, name: str, tmp_path: Path
 ) -> None:

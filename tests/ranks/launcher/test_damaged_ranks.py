@@ -93,6 +93,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return bits(train(tmp_path_factory.mktemp("straight"), 1))
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_after_kills_sends_all_ranks_back_to_a_state_that_is_sure(
     tmp_path: Path, undisturbed: str
 ) -> None:

@@ -31,6 +31,7 @@ DRAWS = """
 @pytest.mark.parametrize(
     "start_as", [(), pytest.param(("--fresh",), marks=pytest.mark.thorough)], ids=["fork", "fresh"]
 )
+@pytest.mark.thorough
 def test_a_script_without_init_draws_other_numbers_on_each_rank_and_at_each_start(
     tmp_path: Path, start_as: tuple[str, ...]
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_script_with_init_draws_the_same_before_it_on_every_rank(tmp_path: Pat
     assert "same random numbers" not in ended.err
 
 
+@pytest.mark.thorough
 def test_a_model_made_before_an_init_that_cannot_be_seen_is_named(tmp_path: Path) -> None:
     script = """
         import torch, samebits
@@ -79,6 +81,7 @@ def test_a_model_made_before_an_init_that_cannot_be_seen_is_named(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", ["", "torch.manual_seed(0)"])
+@pytest.mark.thorough
 def test_a_call_of_init_that_is_left_out_is_said_unless_the_script_seeds(tmp_path: Path, seed: str) -> None:
     script = f"""
         import sys, torch, samebits

@@ -80,6 +80,7 @@ def torchmetrics_accuracy():
 
 
 @promise("torchrun-scripts-and-samebits-spawn", "Torchmetrics sees every rank")
+@pytest.mark.thorough
 def test_torchmetrics_sees_every_rank():
     alone = run_ranks(torchmetrics_accuracy, Started(1))
     assert alone == [pytest.approx(0.6)]
@@ -95,6 +96,7 @@ def own_group(path):
     return run.world_size, run.sum(1), total.item()
 
 
+@pytest.mark.thorough
 def test_a_group_that_the_script_made_is_used(tmp_path):
     assert run_ranks(own_group, Started(2), str(tmp_path / "store")) == [(2, 2, 2)] * 2
 
@@ -108,6 +110,7 @@ def again():
     return sums
 
 
+@pytest.mark.thorough
 def test_a_process_may_join_several_times():
     assert run_ranks(again, Started(2)) == [[1, 1, 1]] * 2
 
@@ -135,6 +138,7 @@ def every_call(path):
     }
 
 
+@pytest.mark.thorough
 def test_every_collective_gives_every_rank_the_same(tmp_path):
     results = run_ranks(every_call, Started(2), str(tmp_path / "file"))
     assert results[0] == results[1]
@@ -165,6 +169,7 @@ def failing_main():
     return "nothing"
 
 
+@pytest.mark.thorough
 def test_a_failure_of_rank_0_in_main_first_reaches_the_others():
     main, other = run_ranks(failing_main, Started(2))
     assert "/proc/none" in main

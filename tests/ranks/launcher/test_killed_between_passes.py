@@ -42,6 +42,7 @@ for e in run.epochs(3):
 
 
 @pytest.mark.parametrize("how", [pytest.param("counts", marks=pytest.mark.thorough), "over_batch"])
+@pytest.mark.thorough
 def test_a_kill_behind_the_look_leaves_the_bits(tmp_path, how):
     (tmp_path / "straight").mkdir()
     straight = run_script(tmp_path / "straight", SCRIPT, "-n", "1", args=(how,))

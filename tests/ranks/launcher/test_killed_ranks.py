@@ -208,6 +208,7 @@ for e in run.epochs(3):
 """
 
 
+@pytest.mark.thorough
 def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path):
     for name in ("straight", "dies"):
         (tmp_path / name).mkdir()

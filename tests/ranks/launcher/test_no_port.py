@@ -108,6 +108,7 @@ def test_a_kill_leaves_no_process_and_no_file(tmp_path: Path, victim: str) -> No
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_nobody_listens_at_master_port_before_a_script_wants_it(tmp_path: Path) -> None:
     script = """
         import os, socket, torch, torch.distributed as dist
@@ -194,6 +195,7 @@ def test_the_back_end_of_the_command_line_takes_the_place_of_the_scripts(tmp_pat
     assert (ended.code, ended.out) == (0, f"{backend} {backend} {backend} 2\n"), ended.err
 
 
+@pytest.mark.thorough
 def test_our_back_end_needs_no_import_in_the_script(tmp_path: Path) -> None:
     script = """
         import sys, types

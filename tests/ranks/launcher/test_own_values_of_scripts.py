@@ -126,6 +126,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         ("such writes in each step", "later"),
     ],
 )
+@pytest.mark.thorough
 def test_the_end_is_that_of_an_undisturbed_run(tmp_path: Path, undisturbed: Undisturbed, name: str, way: str) -> None:
     options, kill = WAYS[way]
     assert outcome(tmp_path / "killed", name, options, kill) == undisturbed(name, options[:2])

@@ -95,6 +95,7 @@ def ours(temporary: Path) -> list[Path]:
     also=["test_an_unnamed_run_leaves_private_files"],
 )
 @pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_other_users_find_nothing_of_a_run(tmp_path: Path, umask: int) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

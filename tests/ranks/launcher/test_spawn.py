@@ -191,6 +191,7 @@ def test_functions_of_a_cell_run_and_print_into_the_cell(tmp_path: Path) -> None
     "named before anything starts",
     also=["test_what_cannot_work_is_one_sentence_and_starts_nothing"],
 )
+@pytest.mark.thorough
 def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: Path) -> None:
     ended = start_python(tmp_path, write_script(tmp_path, FAILURES)).finish()
     assert ended.code == 0

@@ -133,6 +133,7 @@ def test_a_rank_that_works_while_others_wait_is_slow(tmp_path, how):
     assert re.search(r"rank 1 is at script.py:\d+ .* and uses [01]\.\d cores", said(done, "slow")[0])
 
 
+@pytest.mark.thorough
 def test_a_limit_of_the_person_ends_the_run(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", "--stall-after", "1.5", args=("work",))
     assert done.code == 1, done.err
@@ -144,6 +145,7 @@ def test_a_limit_of_the_person_ends_the_run(tmp_path):
     "A rank that takes longer in each step is named with the part; speed and parts are told at the end",
     also=["test_a_rank_that_keeps_the_others_waiting_is_named_with_its_part"],
 )
+@pytest.mark.thorough
 def test_a_rank_that_takes_longer_in_each_step_is_named_with_the_part(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", args=("straggle",))
     assert done.code == 0, done.err
@@ -193,6 +195,7 @@ def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operatio
     ), sentence
 
 
+@pytest.mark.thorough
 def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
     done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("samebits", "crossed"))
     assert done.code == 1, done.err

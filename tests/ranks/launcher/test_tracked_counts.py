@@ -238,6 +238,7 @@ def test_after_a_kill_each_batch_of_accelerate_is_counted_once(tmp_path, kills):
         ),
     ],
 )
+@pytest.mark.thorough
 def test_after_a_kill_each_step_of_the_trainer_is_counted_once(tmp_path, kills):
     pytest.importorskip("transformers")
     finished = run_script(tmp_path, TRAINER, "-n", "2", args=kills, env={"HF_HUB_OFFLINE": "1"})
@@ -258,6 +259,7 @@ def test_a_state_that_one_process_asks_for_is_written_where_another_is_killed_in
     assert (tmp_path / "state" / "samebits").is_dir()
 
 
+@pytest.mark.thorough
 def test_an_optimizer_that_gives_each_rank_a_part_is_named_and_in_no_snapshot(tmp_path):
     for name in ("one", "two", "dies"):
         (tmp_path / name).mkdir()

@@ -21,6 +21,7 @@ EVERYTHING = """for x, y in step:
 """Sums, rows, tallies, a loss over the batch and counts: all that takes something from every lane."""
 
 
+@pytest.mark.thorough
 def test_sums_rows_and_losses_over_the_batch_are_the_same_from_both_ends(verified: Verifier) -> None:
     script = verified.folder / "train.py"
     verified(ranks=(1,), save=verified.folder / "bits.json", lanes=3)

@@ -34,6 +34,7 @@ def test_what_was_proved_stands_in_the_last_lines(tmp_path: Path) -> None:
     "`--prove` starts nothing that is not proved",
     also=["test_what_was_proved_stands_in_the_last_lines"],
 )
+@pytest.mark.thorough
 def test_a_script_that_is_not_proved_does_not_start(tmp_path: Path) -> None:
     ended = started(tmp_path, **HANDS_ON)
     assert ended.returncode == 1

@@ -72,6 +72,7 @@ def test_what_tallies_return_is_compared(verified: Verifier) -> None:
     assert item == "value tally.mean value"
 
 
+@pytest.mark.thorough
 def test_an_evaluation_that_is_left_early_is_no_proof_on_one_rank_either(verified: Verifier) -> None:
     result = verified(ranks=(1,), end=FIRST.format(batches="loader", value="x.mean()"))
     assert not result.reached_end

@@ -10,6 +10,7 @@ import samebits
 
 
 @pytest.mark.ranks
+@pytest.mark.thorough
 def test_a_strangers_init_over_ours_is_one_sentence_with_the_way_out(tmp_path):
     ours, mixed = Path(samebits.__file__).parent, tmp_path / "samebits"
     mixed.mkdir()

@@ -134,12 +134,16 @@ def test_an_option_beats_threads_of_the_environment_that_cannot_be() -> None:
     assert size(Wish("2", threads=3), Machine(Cores(12, "affinity"), 0, omp_threads="abc")).threads == 3
 
 
-def test_more_threads_than_any_processor_has(command: Command) -> None:
-    refused = command("run", "-n", "1", "--threads", "100000000", "x.py")
-    assert (refused.code, refused.sentence.partition(". ")[0]) == (
-        2,
-        "--threads must be at most 1024, but is 100000000",
-    )
+@pytest.mark.parametrize(
+    ("option", "value", "most"),
+    [
+        ("--threads", "100000000", "--threads must be at most 1024"),
+        ("--lanes", "10000000", "`lanes` must be at most 65536"),
+    ],
+)
+def test_more_threads_or_lanes_than_anything_has(command: Command, option: str, value: str, most: str) -> None:
+    refused = command("run", "-n", "1", option, value, "x.py")
+    assert (refused.code, refused.sentence.partition(". ")[0]) == (2, f"{most}, but is {value}")
 
 
 def package(place: Path) -> None:

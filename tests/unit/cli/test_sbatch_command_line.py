@@ -70,6 +70,15 @@ def test_without_options_it_takes_whole_nodes_saves_every_ten_minutes_and_is_cal
     assert "#SBATCH --no-requeue\n" in text
 
 
+def test_an_option_that_comes_twice_is_written_twice(tmp_path: Path) -> None:
+    trackers = ("--track", "tensorboard", "--track", "wandb")
+    for name in ("tensorboard", "wandb"):
+        (tmp_path / f"{name}.py").touch()
+    done = samebits(tmp_path, *trackers, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert f" {' '.join(trackers)} " in (tmp_path / "train.sbatch").read_text()
+
+
 def test_it_submits_only_if_told_to(tmp_path: Path) -> None:
     (tmp_path / "sbatch").write_text('#!/bin/sh\necho "Submitted $1" > submitted\n')
     (tmp_path / "sbatch").chmod(0o755)
@@ -87,6 +96,25 @@ MISTAKES = [
     (("--signal", "B:USR1@90", "x.py"), "--signal must be USR1@SECONDS, but is B:USR1@90."),
     (("--time", "soon", "x.py"), "--time soon cannot be read."),
     (("--nodes", "0", "x.py"), "--nodes must be at least 1, but is 0."),
+    (("--cores", "0", "x.py"), "--cores must be at least 1, but is 0."),
+    (("-o", "nowhere/job.sh", "x.py"), "nowhere/job.sh cannot be written: No such file or directory."),
+    (("-n", "two", "x.py"), "-n must be a number of ranks or `auto`, but is 'two'."),
+    (("--ntasks-per-node", "0", "x.py"), "-n must be at least 1, but is 0."),
+    (("--lanes", "0", "x.py"), "`lanes` must be at least 1, but is 0."),
+    (("--threads", "5000", "x.py"), "--threads must be at most 1024, but is 5000."),
+    (("--strategy", "none", "x.py"), "There is no strategy 'none'."),
+    (("--precision", "8", "x.py"), "There is no precision '8'."),
+    (("--name", "", "x.py"), "--name must be a folder's name"),
+    (("--save-every", "often", "x.py"), "--save-every 'often' cannot be read."),
+    (("--keep", "0", "x.py"), "--keep must be at least 1, but is 0."),
+    (("--states", "here", "x.py"), "--states"),
+    (("--grace", "nan", "x.py"), "--grace must be a number of seconds, but is nan."),
+    (("--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
+    (("--recover", "off", "--shrink", "x.py"), "--recover off and --shrink contradict each other."),
+    (("--track", "paper", "x.py"), "There is no tracker 'paper'."),
+    (("--prove", "some", "x.py"), "--prove 'some' is not a number of steps."),
+    (("--trace", "some", "x.py"), "--trace 'some' is not a number of steps."),
+    (("-q", "-v", "x.py"), "-q and -v contradict each other."),
     (("--partition", "a b", "x.py"), "'a b' cannot stand in a job script."),
     (("--more", "wrap=x\n#SBATCH", "x.py"), "cannot stand in a job script."),
     (("--name", "a/b", "x.py"), "--name must be a folder's name"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.nodes.view import RunView
 from samebits.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
@@ -23,7 +24,6 @@ from samebits.launcher.supervise.all_nodes import (
     whole,
 )
 from samebits.launcher.terminal.report import Whence
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.records import plain, restored
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from samebits.launcher.blame import RankEnd, Send, from_now
 from samebits.launcher.choices import Recover, Recovery
 from samebits.launcher.recovery import Loss
 from samebits.launcher.supervise.last_snapshots import PATIENCE_S, LastSnapshots
-from samebits.launcher.verdict import RankEnd, Send, from_now
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.signals import Event, News
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from samebits.errors import DIFFERENT_BITS, UsageError
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
@@ -28,7 +29,6 @@ from samebits.launcher.terminal.report import (
     opens_at_once,
     start_line,
 )
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.gauges import Gauges
 from samebits.protocol.journal.ring import Phase, Record

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from samebits.errors import RanksDiffer
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.choices import OnDamage, Recover, Recovery
 from samebits.launcher.recovery import (
     DEFAULT_RESTARTS,
@@ -22,7 +23,6 @@ from samebits.launcher.recovery import (
     most_restarts,
 )
 from samebits.launcher.terminal.report import Whence, restart_line
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import Failure, FailureKind, describe, kind_of
 from samebits.protocol.journal.ring import Phase, Record
 

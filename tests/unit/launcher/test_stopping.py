@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
-from samebits.launcher.supervise.ending_ranks import Interruption
-from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import (
+from samebits.launcher.blame import (
     RankEnd,
     Send,
     Verdict,
@@ -22,6 +19,9 @@ from samebits.launcher.verdict import (
     due,
     verdict_of,
 )
+from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.supervise.ending_ranks import Interruption
+from samebits.launcher.terminal.terminal import Console
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.run_folder import RunFolder
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from samebits.launcher.blame import RankEnd
 from samebits.launcher.supervise.surroundings import RECENT_S, Surroundings
 from samebits.launcher.terminal.cases import Cases
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import RankEnd
 from samebits.machine.memory_pressure import Shortage, read_memory_pressure
 from samebits.protocol.case import cases_in
 

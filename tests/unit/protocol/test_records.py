@@ -74,6 +74,7 @@ GOOD = plain(Outer("a", Colour.RED, Path("b"), Inner(1), ((1.0,),), (1, "x")))
         ({"name": 1}, "Outer.name must be str, but is 1"),
         ({"colour": "green"}, "'green' is not a valid Colour"),
         ({"folder": None}, "Outer.folder must be Path, but is None"),
+        ({"folder": 3}, "Outer.folder must be Path, but is 3"),
         ({"inner": {"number": "1"}}, "Outer.inner.number must be int, but is '1'"),
         ({"inner": {"number": True}}, "Outer.inner.number must be int, but is True"),
         ({"inner": {}}, "Outer.inner needs number, but is {}"),

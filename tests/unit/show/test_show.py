@@ -1,22 +1,27 @@
 """What a page shows: of whole, half written and hostile run folders."""
 
 import http.client
+import io
 import json
 import math
 import re
 from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from samebits.errors import UsageError
+from samebits.launcher.watch.view import View
 from samebits.protocol.events import Kind, add_event, events_in, executed_steps
 from samebits.protocol.run_folder import RunFolder
 from samebits.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
 from samebits.show.report import compare, embedded, page, slower
-from samebits.show.screen import AXIS, braille
+from samebits.show.screen import AXIS, braille, screen_of
 from samebits.show.server import LivePage
 from samebits.show.story import read_record, story_of
 
@@ -108,6 +113,47 @@ def test_a_folder_with_nothing_in_it_or_with_garbage_has_a_page(tmp_path, conten
     for name in ("plan.json", "events.jsonl", "metrics.jsonl", "summary.json"):
         (tmp_path / name).write_text(content)
     assert page({"mode": "report", "story": story_of(read_record(RunFolder(tmp_path)))})
+
+
+FIELDS = (
+    "event",
+    "time",
+    "step",
+    "ranks",
+    "host",
+    "shares",
+    "memory",
+    "loss",
+    "step_ms",
+    "said",
+    "rank",
+    "from",
+    "path",
+)
+EVENTS = [
+    {"event": "start", "time": 1.0, "step": 0, "ranks": 2, "device": "cpu", "host": "a", "attempt": 0},
+    {"event": "pace", "time": 2.0, "step": 3, "shares": {"data": 0.5}, "step_ms": 2.0, "memory": [1, 2], "loss": 1.0},
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["data", "other"]), inner),
+    max_leaves=4,
+)
+
+
+@given(st.sampled_from(FIELDS), ANYTHING, st.sampled_from(["args", "script", "ranks", "device"]), ANYTHING)
+@example("event", [], "args", 1)
+@example("host", [[]], "args", [])
+@example("shares", {"data": 1e15}, "args", [])
+def test_whatever_a_field_holds_the_run_has_a_page_and_a_screen(name, value, of_plan, planned):
+    with TemporaryDirectory() as place:
+        folder = RunFolder(Path(place))
+        folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 2, of_plan: planned}))
+        folder.events.write_text("".join(json.dumps({**event, name: value}) + "\n" for event in EVENTS))
+        record = read_record(folder)
+    assert page({"mode": "report", "story": story_of(record)})
+    assert record.is_elsewhere in (True, False)
+    Console(file=io.StringIO(), width=80).print(screen_of(record, View(()), 30, 80))
 
 
 def test_a_run_is_slower_by_more_than_a_share_and_one_of_unknown_speed_too(tmp_path):

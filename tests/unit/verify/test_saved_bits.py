@@ -1,6 +1,7 @@
 """The file of `verify --save`: what comes back, and what is refused."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -13,7 +14,17 @@ from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Program
 from samebits.protocol.recording import AT_END
 from samebits.verify.evidence import End, Evidence, ItemAtStep
-from samebits.verify.saved_bits import SavedBits, decode, fact_differences, facts, name_of, read_saved, write_saved
+from samebits.verify.saved_bits import (
+    _CHECKSUM,
+    SavedBits,
+    _checksum,
+    decode,
+    fact_differences,
+    facts,
+    name_of,
+    read_saved,
+    write_saved,
+)
 from tests.support.promises import promise
 
 FACTS = {"torch": "2.13.0", "cpu": "AVX2", "lanes": 4, "threads": 1, "batch_size": 64}
@@ -59,6 +70,21 @@ def test_something_else_is_one_sentence(tmp_path: Path, text: bytes) -> None:
         read_saved(file)
     with pytest.raises(UsageError, match="it is a folder, not a regular file"):
         read_saved(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"facts": facts} for facts in ({}, [], None, {"lanes": 4}, {"lanes": "4", "threads": 1})),
+        *({"facts": {"lanes": 4, "threads": threads}} for threads in (0, -1, "1", True, 1.5, math.inf, 1 << 40)),
+        *({"steps": steps} for steps in (0, -1, None, "3", True)),
+    ],
+)
+def test_a_file_made_by_hand_whose_counts_are_none_is_one_sentence(changed: dict[str, object]) -> None:
+    body = {**json.loads(saved().encode()), **changed}
+    body.pop(_CHECKSUM)
+    with pytest.raises(UsageError, match=r"^bits\.json is damaged"):
+        decode(json.dumps({**body, _CHECKSUM: _checksum(body)}).encode(), "bits.json")
 
 
 def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:

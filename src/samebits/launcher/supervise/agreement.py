@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from samebits.errors import EnvironmentFailure
+from samebits.launcher.blame import verdict_of
 from samebits.launcher.choices import Recover, Verbosity
 from samebits.launcher.diagnosis.wait_reports import WaitReporter
 from samebits.launcher.folder import make_rank_files
@@ -30,7 +31,6 @@ from samebits.launcher.supervise.attempt import Attempt, evidence_of, scene_of
 from samebits.launcher.terminal.failure_block import failure_block
 from samebits.launcher.terminal.report import Line, nodes_line
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import verdict_of
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
 from samebits.protocol.meeting_place import Seat
 from samebits.protocol.records import plain

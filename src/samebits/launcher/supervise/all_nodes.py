@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.diagnosis.findings import Finding
 from samebits.launcher.diagnosis.scene import RankScene
 from samebits.launcher.diagnosis.wait_reports import WaitReporter, scenes_of
@@ -22,7 +23,6 @@ from samebits.launcher.nodes.view import RunView
 from samebits.launcher.recovery import Decision, Loss, Regroup, RestartAll, Stop
 from samebits.launcher.terminal.failure_block import Block
 from samebits.launcher.terminal.report import Line, Whence
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.gauges import Gauges, listed, unlist
 from samebits.protocol.records import plain, restored

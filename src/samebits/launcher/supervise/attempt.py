@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from samebits.launcher.blame import Verdict
 from samebits.launcher.choices import Recover
 from samebits.launcher.diagnosis.findings import EARLY_LEAVER
 from samebits.launcher.folder import renew_run_folder
@@ -19,7 +20,6 @@ from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.supervise.surroundings import Known
 from samebits.launcher.terminal.failure_block import Evidence, crash_stack, last_work
 from samebits.launcher.terminal.report import Whence
-from samebits.launcher.verdict import Verdict
 from samebits.machine.regular_file import open_regular
 from samebits.protocol.layout.mesh import shrinks
 from samebits.protocol.run_folder import RunFolder, add_line, unsaved

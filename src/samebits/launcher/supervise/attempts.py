@@ -4,7 +4,7 @@
     recovery.decide(how it ended, what was requested, losses)         ../recovery; over nodes agreement
     RestartAll: put aside what they left, then the next attempt       ../folder
 
-Snapshots in shared memory outlive an attempt, and end with the run  snapshot_folder
+Snapshots in shared memory outlive an attempt, and end with the run  starting.SnapshotFolder
 
 Each attempt has its own rendezvous, journals and pipes; what one leaves, the next cannot mistake for its own.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from samebits.errors import EnvironmentFailure
+from samebits.launcher.blame import verdict_of
 from samebits.launcher.event_log import EventLog
 from samebits.launcher.folder import remove_copies
 from samebits.launcher.nodes.cluster import Cluster
@@ -37,7 +38,6 @@ from samebits.launcher.supervise.supervisor import Supervisor
 from samebits.launcher.supervise.surroundings import memory_line
 from samebits.launcher.terminal.cases import Losses
 from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, restart_line, stop_line
-from samebits.launcher.verdict import verdict_of
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
 from samebits.protocol.run_folder import RunFolder

@@ -8,19 +8,19 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from samebits.launcher import verdict
+from samebits.launcher import blame
+from samebits.launcher.blame import RankEnd
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.request import LaunchRequest
 from samebits.launcher.supervise.last_snapshots import LastSnapshots
+from samebits.launcher.supervise.node_changes import Regrouping
 from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.supervise.ranks import Ranks
-from samebits.launcher.supervise.regrouping import Regrouping
 from samebits.launcher.supervise.surroundings import Known
 from samebits.launcher.terminal.report import asked_line, held_line
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import RankEnd
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.signals import Asking
 from samebits.protocol.nursery_messages import Signal
@@ -71,7 +71,7 @@ class Interruption:
     waited_s: float = 0.0
     """The time of grace, if ranks did not use it."""
 
-    def take(self, number: int, running: frozenset[int], *, may_ask: bool) -> verdict.Plan:
+    def take(self, number: int, running: frozenset[int], *, may_ask: bool) -> blame.Plan:
         """Decide what follows a signal, and ask the ranks if they can be asked.
 
         Args:
@@ -83,28 +83,28 @@ class Interruption:
         now, grace_s = time.monotonic(), self.request.recovery.grace_s
         if again or not (may_ask and grace_s and running):
             self.is_requested = False
-            return verdict.after_signal(now, number, running, again)
+            return blame.after_signal(now, number, running, again)
         asking = Asking(self.folder.journal(self.request.numbers.start))
         if not asking.listens:
-            return verdict.after_signal(now, number, running, again)
+            return blame.after_signal(now, number, running, again)
         asking.ask(number)
         self.is_requested = True
         if self.request.output.verbosity is not Verbosity.QUIET:
             self.console.line(asked_line(number, grace_s))
-        return verdict.after_signal(now + grace_s, number, running, again)
+        return blame.after_signal(now + grace_s, number, running, again)
 
-    def leave(self, number: int, running: frozenset[int]) -> verdict.Plan:
+    def leave(self, number: int, running: frozenset[int]) -> blame.Plan:
         """The run continues without this node, and reports when the ranks here may end; they end by themselves if it is late."""
         self.by = number
-        return verdict.after_signal(time.monotonic() + self.request.recovery.grace_s, number, running, again=False)
+        return blame.after_signal(time.monotonic() + self.request.recovery.grace_s, number, running, again=False)
 
-    def gave_up(self, end: RankEnd, running: frozenset[int]) -> verdict.Plan | None:
+    def gave_up(self, end: RankEnd, running: frozenset[int]) -> blame.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""
         if not self.is_requested or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):
             return None
         self.is_requested = False
         self.waited_s = self.request.recovery.grace_s if end.stopped else 0.0
-        return None if end.stopped else verdict.after_signal(time.monotonic(), self.by, running, again=False)
+        return None if end.stopped else blame.after_signal(time.monotonic(), self.by, running, again=False)
 
     def ended(self, ends: Iterable[RankEnd]) -> int:
         """The signal that ended the run; 0 when all ranks came to the end of their script before they read of it."""
@@ -115,7 +115,7 @@ class Interruption:
 class StopPlan:
     """Of one attempt."""
 
-    sends: verdict.Plan = ()
+    sends: blame.Plan = ()
     _kind: FailureKind | None = None
 
     def __bool__(self) -> bool:
@@ -130,17 +130,17 @@ class StopPlan:
     def fail(self, number: int, kind: FailureKind, running: frozenset[int]) -> None:
         """A rank has failed and may still run: the others are to end, unless they are already."""
         if self._takes(kind):
-            self.sends = verdict.after_failure(time.monotonic(), number, kind, running)
+            self.sends = blame.after_failure(time.monotonic(), number, kind, running)
 
     def end_badly(self, running: frozenset[int], *, at_once: bool = False) -> None:
         """A rank has ended with a code other than 0, or by a signal.
 
         Args:
             running: the others.
-            at_once: as in `verdict.after_bad_exit`.
+            at_once: as in `blame.after_bad_exit`.
         """
         if self._takes(FailureKind.SCRIPT):
-            self.sends = verdict.after_bad_exit(time.monotonic(), running, at_once=at_once)
+            self.sends = blame.after_bad_exit(time.monotonic(), running, at_once=at_once)
 
     def _takes(self, kind: FailureKind) -> bool:
         """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
@@ -149,9 +149,9 @@ class StopPlan:
         self._kind = kind
         return True
 
-    def due(self, now: float) -> verdict.Plan:
+    def due(self, now: float) -> blame.Plan:
         """What to send now, in order; it is not returned again."""
-        ready, self.sends = verdict.due(self.sends, now)
+        ready, self.sends = blame.due(self.sends, now)
         return ready
 
 
@@ -191,17 +191,17 @@ class Orders:
             user_waits: whether somebody waits for the end.
         """
         self._killed = {rank: since for rank, since in self._killed.items() if rank in running}
-        moments = {rank: since + verdict.UNKILLABLE_S for rank, since in self._killed.items()}
+        moments = {rank: since + blame.UNKILLABLE_S for rank, since in self._killed.items()}
         held = sorted(rank for rank, until in moments.items() if until <= now)
         late_at = [*moments.values()]
         if self._asked:
-            late_at.append(self._asked[0] + (verdict.ANSWER_S if user_waits else verdict.PATIENT_ANSWER_S))
+            late_at.append(self._asked[0] + (blame.ANSWER_S if user_waits else blame.PATIENT_ANSWER_S))
         if self.gave_up or not late_at:
             return float("inf")
         if now < min(late_at):
             return min(late_at)
         for rank in held:
-            self._saying.line(held_line(rank, running[rank], verdict.UNKILLABLE_S))
+            self._saying.line(held_line(rank, running[rank], blame.UNKILLABLE_S))
         self.gave_up = True
         self._nursery.kill()
         return float("inf")
@@ -307,7 +307,7 @@ class EndingRanks:
             return
         if self._was_held:
             # Grace periods begin with the first signal, not when the plan was made.
-            self._was_held, self.plan.sends = False, verdict.from_now(self.plan.sends, now)
+            self._was_held, self.plan.sends = False, blame.from_now(self.plan.sends, now)
         for send in self.plan.due(now):
             self.send(send.signal, send.ranks & self.ranks.running)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from samebits.launcher.blame import RankEnd
 from samebits.launcher.choices import Recovery
 from samebits.launcher.recovery import Loss, loss_of, may_start_again
 from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.terminal.failure_block import last_work
-from samebits.launcher.verdict import RankEnd
 from samebits.protocol.journal.signals import Event, News
 
 PATIENCE_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from samebits.launcher.verdict import RankEnd, was_stopped
+from samebits.launcher.blame import RankEnd, was_stopped
 from samebits.protocol.journal.failure import Failure, read_failure
 from samebits.protocol.journal.signals import LostNode, News
 from samebits.protocol.nursery_messages import Exited

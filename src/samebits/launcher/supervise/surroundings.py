@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from samebits.launcher.blame import RankEnd
 from samebits.launcher.diagnosis.findings import KILLED_FOR_MEMORY, SHARED_CORE, End, Finding, finding_of_end
 from samebits.launcher.terminal.cases import Cases
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
-from samebits.launcher.verdict import RankEnd
 from samebits.machine.cores import one_core_of
 from samebits.machine.memory_pressure import MemoryPressure, explain_kill, is_calm, read_memory_pressure, shortage
 from samebits.machine.processes import resident_bytes, signal_name

@@ -20,10 +20,10 @@ from itertools import groupby
 from pathlib import Path
 
 from samebits.errors import DIFFERENT_BITS
+from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.diagnosis.findings import Finding
 from samebits.launcher.diagnosis.words import PHASES, ranks_text
 from samebits.launcher.terminal.report import LABEL_WIDTH, QUOTED
-from samebits.launcher.verdict import RankEnd, Verdict
 from samebits.machine.processes import signal_name
 from samebits.machine.regular_file import is_regular
 from samebits.machine.visible import visible_lines

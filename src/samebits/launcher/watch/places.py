@@ -160,7 +160,8 @@ def _newest(runs: Path) -> Path:
     with suppress(OSError):
         found = [place for place in runs.iterdir() if (place / "plan.json").exists()]
     if not found:
-        raise UsageError(f"There is no run in {visible(str(runs))}.", GIVE_ONE)
+        # A dot, or the empty word of a variable that is not set, would be lost in the sentence.
+        raise UsageError(f"There is no run in {visible(str(Path.cwd() / runs if runs == Path() else runs))}.", GIVE_ONE)
     return max(found, key=lambda place: (place / "plan.json").stat().st_mtime_ns)
 
 

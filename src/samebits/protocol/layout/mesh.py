@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from samebits.errors import UsageError
 
+MOST_LANES = 1 << 16
+"""More than any batch has samples for, and each lane costs a pass: what a slip of the hand names is refused."""
 AUTO = "auto"
 """The name of the default: whichever of the strategies with the same bits is the quickest."""
 

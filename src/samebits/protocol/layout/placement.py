@@ -8,7 +8,7 @@ from functools import cache
 from itertools import accumulate, groupby
 
 from samebits.errors import UsageError
-from samebits.protocol.layout.tree import Node, maximal_subtrees, merges_after
+from samebits.protocol.layout.lane_tree import Node, maximal_subtrees, merges_after
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
 from samebits.rank.checks.unreduced_metrics import Share, UnreducedMetrics, left_early, sentence
 from samebits.rank.checks.written_files import WrittenFiles
 from samebits.rank.position.loop_state import LoopState
-from samebits.rank.position.participants import Checks
 from samebits.rank.position.run_state import RunState
 from samebits.rank.process_group.group import num_exchanges
 
 
-class ScriptChecks(Checks):
+class ScriptChecks:
     """Those of one run.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from samebits.errors import SAMPLE_NOTE
-from samebits.rank.data.own_state import OwnState
+from samebits.rank.data.kept_between_lanes import OwnState
 from samebits.rank.data.worker_progress import COLLATING, ONE, SEVERAL, WorkerProgress, note
 
 PR_SET_PDEATHSIG = 1

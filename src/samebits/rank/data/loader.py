@@ -21,9 +21,9 @@ from samebits.errors import UsageError
 from samebits.protocol.layout.cut import Cut, StepCut
 from samebits.protocol.layout.stream_key import Domain, stream_key
 from samebits.rank.data.device_copies import CPU, CollatePinnable, Copy, CopyStream
+from samebits.rank.data.kept_between_lanes import OwnState
 from samebits.rank.data.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from samebits.rank.data.order import EpochPlan, LazyIterable, LazyList, plan_epoch, undistributed
-from samebits.rank.data.own_state import OwnState
 from samebits.rank.data.worker_batches import FetchedByWorkers, InnerLoader
 from samebits.rank.data.worker_progress import WorkerProgress
 from samebits.rank.look.verdict import Named
@@ -222,10 +222,6 @@ class _Assigned(Sampler[LaneIndices]):
 
     parts: Sequence[LanePart] = ()
 
-    def assign(self, parts: Sequence[LanePart]) -> None:
-        """Let the next iteration be over `parts`."""
-        self.parts = parts
-
     def __iter__(self) -> Iterator[LaneIndices]:
         return (part.indices for part in self.parts)
 
@@ -358,7 +354,7 @@ class PreparedLoader(DataLoader[Any]):
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
-        assigned.assign(parts)
+        assigned.parts = parts
         fetched: Iterator[Any] = FetchedByWorkers(inner, len(parts)) if isinstance(inner, InnerLoader) else iter(inner)
         fetched = fetched if evaluation or not _plain(self.dataset) else Watched(fetched, self)
         if self.context.device.type == "cpu":

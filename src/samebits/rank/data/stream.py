@@ -260,13 +260,17 @@ class StreamedSteps:
         """Steps that are done; and, where there were some at the beginning, how the data set resumed."""
         self._loader, self._epoch, self._elsewhere = loader, epoch, elsewhere
         self._first_step = place.first_step
-        self._with_state, self._order = with_state, place.order
+        self._with_state = with_state
+        self.order = place.order
+        """The hash of the stream up to here."""
         self._next: Block | None = None
         self._blocks: Iterator[Block] = iter(())
         with self._outside():
             first = self._open(place.order, saved)
-        self._samples, self._first, self._is_resumed = first.start, first.after, bool(place.done)
-        full, rest = divmod(self._samples, loader.samples_per_step)
+        self.num_samples = first.start
+        """The samples of the steps so far."""
+        self._first, self._is_resumed = first.after, bool(place.done)
+        full, rest = divmod(self.num_samples, loader.samples_per_step)
         self._mine = full * self._num_mine(loader.samples_per_step) + self._num_mine(rest)
 
     def _num_mine(self, size: int) -> int:
@@ -314,7 +318,7 @@ class StreamedSteps:
         if self._next is None:
             with self._outside():
                 found = next(self._blocks)
-            if found.before != self._order:
+            if found.before != self.order:
                 raise UsageError(
                     f"The loader workers read different streams: after {self.done} steps, one has other samples than the "
                     "one before it.",
@@ -330,9 +334,9 @@ class StreamedSteps:
         cut = Cut(self._loader.samples_per_step, context.num_lanes)
         lanes = cut.lanes_of(range(block.start, block.start + block.size))
         parts = tuple(LanePart(number, lane, LaneIndices(lanes[lane], 0)) for lane in context.lanes if lanes[lane])
-        self.done, self._order = number + 1, block.after
+        self.done, self.order = number + 1, block.after
         plan = StepPlan(cut.of_step(self._first_step + number, block.size), parts)
-        self._samples, self._mine = self._samples + block.size, self._mine + plan.num_mine
+        self.num_samples, self._mine = self.num_samples + block.size, self._mine + plan.num_mine
         return plan, self._loader.moved(block.batches)
 
     @property
@@ -359,19 +363,9 @@ class StreamedSteps:
         return self._loader.length
 
     @property
-    def order(self) -> str:
-        """The hash of the stream up to here."""
-        return self._order
-
-    @property
-    def num_samples(self) -> int:
-        """The samples of the steps so far."""
-        return self._samples
-
-    @property
     def whole(self) -> list[int]:
         """As of `PlannedSteps`; what the samples are, ranks compare in each step."""
-        return [self._samples, 0]
+        return [self.num_samples, 0]
 
     @property
     def mine(self) -> list[int]:
@@ -383,8 +377,8 @@ class StreamedSteps:
         return {
             "steps": self.done,
             "of_steps": self.done if is_over else None,
-            "samples": self._samples,
-            "different": self._samples,
+            "samples": self.num_samples,
+            "different": self.num_samples,
             "of_samples": None,
             "order": self.order,
         }

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -114,20 +114,21 @@ def _make_own_group(environment: RankEnvironment) -> bool:
 
 def _make_default_group(environment: RankEnvironment, backend: str) -> None:
     position, settings = environment.position, environment.settings
+    connecting: AbstractContextManager[None] = nullcontext()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if environment.task is not None:
             store = PrefixStore(backend, _task_store(environment.task))
-            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
         elif settings is None:
             # Under names of this meeting: what an earlier group of this process has left in the launcher's store are addresses
             # at which nobody is any more.
             store = PrefixStore(f"samebits.init {_num_rendezvous}/{backend}", _stores[-1])
-            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
         else:
             store = PrefixStore(backend, _rendezvous_store(settings, position.world_size))
-            with _connecting(store) if settings.seat is not None else nullcontext():
-                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+            if settings.seat is not None:
+                connecting = _connecting(store)
+        with connecting:
+            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
 @contextmanager

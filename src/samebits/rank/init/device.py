@@ -16,7 +16,7 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from samebits.errors import UsageError
-from samebits.machine.no_gpu import NoGpu, ask_why, first_sentence, why_none
+from samebits.machine.no_gpu import ask_why, first_sentence, why_none
 from samebits.notices import say
 from samebits.protocol.environment import Position
 from samebits.protocol.late_settings import how_to_share, index_of
@@ -51,11 +51,6 @@ def why_cpu(variables: Mapping[str, str], position: Position) -> str:
     return why_none(variables, ask=_words).in_python.note
 
 
-def no_device(variables: Mapping[str, str]) -> NoGpu:
-    """Why `device="cuda"` cannot be, where torch sees no GPU."""
-    return why_none(variables, ask=_words).in_python
-
-
 def _words(variables: Mapping[str, str]) -> str:
     """Torch's own words in this process, which has asked the driver already."""
     try:
@@ -81,7 +76,7 @@ def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> tor
     if kind not in (None, "cpu", "cuda"):
         raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.', "Leave it out to let samebits choose.")
     if kind == "cuda" and not num_devices:
-        raise UsageError(*no_device(os.environ)[:2])
+        raise UsageError(*why_none(os.environ, ask=_words).in_python[:2])
     if kind == "cuda" and local_world_size > num_devices * most_ranks:
         raise UsageError(
             f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}.",

@@ -11,7 +11,7 @@ from types import CodeType
 from samebits.rank.caller import short
 from samebits.rank.look import source
 from samebits.rank.look.flow import Loop, left_for_lanes, loops_over_lanes
-from samebits.rank.look.snapshot import CodeLine, Seen, Snapshot
+from samebits.rank.look.sight import CodeLine, Seen, Sight
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Named:
     """"count" of a library's batches, "generator", or what has no advice of its own."""
 
 
-def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bool = True) -> list[Named]:
+def changed(before: Sight, after: Sight, until_s: float, *, counts_too: bool = True) -> list[Named]:
     """Names that both looks read whole and that have changed between them, but for those that decide nothing.
 
     Left out is what each turn of a loop assigns before it reads it, and what the loop only adds to, or shows.
@@ -53,7 +53,7 @@ def changed(before: Snapshot, after: Snapshot, until_s: float, *, counts_too: bo
     return [one for one in found.values() if one is not None]
 
 
-def counts_of_lanes(snapshot: Snapshot) -> list[Named]:
+def counts_of_lanes(snapshot: Sight) -> list[Named]:
     """Where a library's batches are lanes: what `enumerate` counts of them, and decides something."""
     found = []
     for place, loop in _loops(snapshot.places)[:1]:
@@ -65,7 +65,7 @@ def counts_of_lanes(snapshot: Snapshot) -> list[Named]:
     return found
 
 
-def left_behind(snapshot: Snapshot) -> list[Named]:
+def left_behind(snapshot: Sight) -> list[Named]:
     """What the script makes behind its lanes of this rank's last one, and lanes of the next step read."""
     found = []
     for place, loop in _loops(snapshot.places)[:1]:
@@ -77,7 +77,7 @@ def left_behind(snapshot: Snapshot) -> list[Named]:
     return found
 
 
-def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
+def unread(snapshots: Sequence[Sight], until_s: float) -> list[Named]:
     """Names that the loop, or of a variable a function beside it, reads, with a part that some look could not read."""
     found: dict[str, Named] = {}
     for snapshot in snapshots:
@@ -93,7 +93,7 @@ def unread(snapshots: Sequence[Snapshot], until_s: float) -> list[Named]:
     return [*found.values()]
 
 
-def counted(snapshot: Snapshot) -> list[Named]:
+def counted(snapshot: Sight) -> list[Named]:
     """What counts the steps from outside of the loop."""
     place = snapshot.places[0] if snapshot.places else None
     loop = source.loop_around(place.code, place.line) if place is not None else None

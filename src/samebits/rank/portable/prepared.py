@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from samebits.errors import UsageError
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from samebits.rank.portable.operators import refuse_uncovered
 from samebits.rank.portable.process import hold
 

@@ -17,7 +17,7 @@ class Moment:
     """A place between two steps, or after the last one of an epoch."""
 
     counters: Mapping[str, Any]
-    """As a state holds them (`rank.checkpoint.parts.counters.counters`)."""
+    """As a state holds them (`rank.checkpoint.parts.place.counters`)."""
     body_streams: Mapping[str, Any] | None
     """Those of when the current body of `run.epochs` began."""
     streams: Mapping[str, Any] | None
@@ -32,8 +32,6 @@ class Moment:
     """What had been switched another way since the run's beginning."""
     lines: Sequence[Mapping[str, Any]]
     """What `run.log` has written in the step that ended there."""
-    seen: int
-    """`Streams.seen`, there or where the next step has begun."""
 
 
 class Region(StrEnum):

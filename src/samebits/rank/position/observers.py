@@ -1,8 +1,9 @@
 """Who looks at a run: what `verify` and `bench` record, and whoever comes later.
 
-The loop announces, the others listen. An observer answers nothing, and may stand in any order among the others; that everything
-wanted is recorded it writes where the loop looks (`LoopState.is_over`). What nobody listens to costs nothing. On which ranks
-there are observers follows from `Config.purpose`, the same on all, so those of `verify` may exchange where it says "collective".
+The loop announces, the others listen; `rank.run.assembly` makes them, so a new one is named there. An observer answers nothing,
+and may stand in any order among the others; that everything wanted is recorded it writes where the loop looks
+(`LoopState.is_over`). What nobody listens to costs nothing. On which ranks there are observers follows from `Config.purpose`, the
+same on all, so those of `verify` may exchange where it says "collective".
 
 Runs in: the main thread of each rank.
 """

@@ -16,7 +16,7 @@ from samebits.protocol.layout.mesh import Mesh
 from samebits.protocol.layout.placement import Placement
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.init.numerics import KeptNumerics
-from samebits.rank.init.streams import Streams
+from samebits.rank.init.random_streams import Streams
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers

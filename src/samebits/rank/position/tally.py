@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.protocol.layout.tree import tree_sum
+from samebits.protocol.layout.lane_tree import tree_sum
 from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.transport.contract import Transport
 

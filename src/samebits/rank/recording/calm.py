@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from samebits.machine.torch_private import TorchDispatchMode, if_imported
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.rank.init.streams import Streams, generators, states
+from samebits.rank.init.random_streams import Streams, generators, states
 from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.strategy.stages.cutting.watch import written_by
 
@@ -106,7 +106,7 @@ def _row(args: Any, kwargs: Any, count: int, number: int) -> tuple[tuple[Any, ..
 
 
 DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
-_autocast_dtypes: set[str] = set()
+autocast_dtypes: set[str] = set()
 
 
 def calm() -> None:
@@ -145,17 +145,12 @@ def calm_random_numbers(position: LoopPosition, streams: Streams) -> None:
     noise.__enter__()  # type: ignore[no-untyped-call]
 
 
-def autocast_dtypes() -> list[str]:
-    """The dtypes in which autocast has computed since `calm`."""
-    return sorted(_autocast_dtypes)
-
-
 def _watch_autocast() -> None:
     enter = torch.autocast.__enter__
 
     def watched(context: torch.autocast) -> Any:
         if context._enabled:  # noqa: SLF001 - there is no public way to ask
-            _autocast_dtypes.add(str(context.fast_dtype).removeprefix("torch."))
+            autocast_dtypes.add(str(context.fast_dtype).removeprefix("torch."))
         return enter(context)  # type: ignore[no-untyped-call]
 
     torch.autocast.__enter__ = watched  # type: ignore[method-assign]

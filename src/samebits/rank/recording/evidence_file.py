@@ -23,7 +23,6 @@ from samebits.protocol.recording import NAN_MARK
 from samebits.rank.init.numerics import rounded_to
 from samebits.rank.recording.calm import autocast_dtypes
 from samebits.rank.strategy.agreement import tensor_hash
-from samebits.rank.strategy.contract import LaneObserver
 
 MAX_COMPARED = 2_000_000
 """Of gradients and values with more elements than this, every k-th element is written."""
@@ -146,7 +145,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-class LaneGradients(LaneObserver):
+class LaneGradients:
     """The gradients of each lane's first pass.
 
     Args:
@@ -157,7 +156,8 @@ class LaneGradients(LaneObserver):
         self._folder = folder
         self._lanes: dict[int, dict[str, Any]] = {}
 
-    def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
+    def take(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
+        """Take those of a lane that is over: a `LaneObserver`."""
         # A weight of 0: the lane has only been looked at, for `over_batch=`.
         if self._lanes.get(lane, {}).get("weight"):
             return
@@ -169,6 +169,6 @@ class LaneGradients(LaneObserver):
         """Write them, once all lanes of the first pass are done."""
         norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
         devices = {parameter.device.type for model in models for parameter in model.parameters()}
-        lower = {*autocast_dtypes(), *chain.from_iterable(map(rounded_to, devices))}
+        lower = {*autocast_dtypes, *chain.from_iterable(map(rounded_to, devices))}
         found = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": sorted(lower)}
         (self._folder / "lanes.json").write_text(json.dumps(found))

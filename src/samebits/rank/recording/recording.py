@@ -92,7 +92,7 @@ class Recording(Observer):
         run.loop_state.position.reverses = recorder.reverses and not run.components.strategy.is_ordered
         run.loop_state.is_recorded = recorder.over
         if recorder.lanes is not None:
-            run.components.strategy.observers.append(recorder.lanes)
+            run.components.strategy.observers.append(recorder.lanes.take)
             calm_random_numbers(run.loop_state.position, run.components.streams)
 
     def begin_epoch(self, loader: PreparedLoader, plan: EpochPlan | None) -> None:

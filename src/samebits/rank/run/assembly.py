@@ -11,7 +11,7 @@ from samebits.rank.init.device import keep_freed_memory
 from samebits.rank.init.join import join
 from samebits.rank.init.numerics import KeptNumerics, agree_on_settings, refuse_several_devices, set_numerics
 from samebits.rank.init.numerics import allow as allow_operators
-from samebits.rank.init.streams import Streams
+from samebits.rank.init.random_streams import Streams
 from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers
@@ -47,7 +47,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
     loop_state = LoopState()
-    strategy = choose_strategy(mesh, transport, placement, device)
+    strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
     recording = Recording(recorder) if recorder is not None else None
@@ -64,7 +64,6 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         observers=Observers(*(one for one in (recording, meter) if one is not None)),
         scaler=precision.scale,
     )
-    components.strategy.precision = precision
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
     how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, measures=meter is not None)

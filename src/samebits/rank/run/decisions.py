@@ -25,7 +25,15 @@ from samebits.protocol.arithmetic import Arithmetic, arithmetic_text, why_not_ex
 from samebits.protocol.environment import RankEnvironment, RankSettings, decode
 from samebits.protocol.late_settings import ranks_per_gpu, say_too_late
 from samebits.protocol.layout.cut import Cut
-from samebits.protocol.layout.mesh import DATA_PARALLEL, Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
+from samebits.protocol.layout.mesh import (
+    DATA_PARALLEL,
+    MOST_LANES,
+    Form,
+    Mesh,
+    check_over_nodes,
+    check_shrinks,
+    choose_mesh,
+)
 from samebits.protocol.saving import Saving, parse_checks
 from samebits.protocol.tasks.innermost import innermost
 from samebits.rank.checkpoint.store.store import Store
@@ -152,7 +160,7 @@ def _lanes_and_threads(
     asks = saving is not None and not (lanes and threads)
     name, facts = Store(Path(saving.folder), saving.kept).newest_facts() if saving is not None and asks else ("", {})
     # The state may have been edited: a number that this run cannot have does not count.
-    kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), 1 << 16)
+    kept_lanes = lanes or _between(mesh.num_ranks, facts.get("lanes"), MOST_LANES)
     kept_threads = threads or _between(1, facts.get("threads"), len(os.sched_getaffinity(0)))
     num_lanes = kept_lanes or mesh.default_lanes()
     num_threads = kept_threads or _default_threads(environment, mesh, num_lanes)
@@ -188,6 +196,8 @@ def check_arguments(seed: Any, lanes: Any, threads: Any, **words: Any) -> None:
     for name, value in (("lanes", lanes), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise _wrong(name, "a whole number of at least 1", value)
+    if lanes is not None and lanes > MOST_LANES:
+        raise _wrong("lanes", f"at most {MOST_LANES}", lanes)
     for name, value in words.items():
         if value is not None and not isinstance(value, str):
             raise _wrong(name, "a word", value)

@@ -281,7 +281,6 @@ def _import_all(modules: list[str]) -> Ready | Broken:
     # [Note: why a fork is safe]
     # The nursery has one thread and no CUDA context: it imports and does nothing else. If an import started a thread,
     # `Ready.tasks` says so, and new ranks become fresh interpreters.
-    began = time.monotonic_ns()
     gc.disable()
     try:
         for module in modules:
@@ -290,7 +289,7 @@ def _import_all(modules: list[str]) -> Ready | Broken:
         return Broken(module, traceback.format_exc()[-30_000:])
     # Frozen objects are left alone by collections in the ranks, so their pages stay shared with the nursery.
     gc.freeze()
-    return Ready(time.monotonic_ns() - began, tasks=len(list(Path("/proc/self/task").iterdir())))
+    return Ready(tasks=len(list(Path("/proc/self/task").iterdir())))
 
 
 def serve_store(listener: int, port: int, world_size: int, parent: int) -> int:

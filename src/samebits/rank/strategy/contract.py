@@ -39,16 +39,9 @@ class PassResult:
         return self.pass_loss.mean
 
 
-class LaneObserver:
-    """An observer of what lanes compute, for `samebits verify`. It changes nothing."""
-
-    def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
-        """Called when a lane is over.
-
-        Args:
-            gradients: before they are weighted; one flat tensor for each dtype and device.
-            weight: what the lane counts, as the step will use it.
-        """
+LaneObserver = Callable[[int, Sequence[Tensor], float, bool], None]
+"""Called when a lane is over, for `samebits verify`: with the lane, its gradients before they are weighted (one flat tensor for
+each dtype and device), what it counts, as the step will use it, and whether the script said so. It changes nothing."""
 
 
 class OpenLane(ABC):
@@ -126,25 +119,15 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    observers: list[LaneObserver]
+    """The observers of lanes; the list may grow."""
+    precision: Precision
+    """The precision of forward passes, in lanes and evaluations."""
     is_ordered = False
     """Whether its passes are `OrderedPass`es."""
     # Not where a rank sees only part of the update, or where other ranks write to the parameters.
     takes_closures = True
     """Whether an optimizer may go through the lanes again inside its step, as LBFGS does."""
-
-    @property
-    @abstractmethod
-    def observers(self) -> list[LaneObserver]:
-        """The observers of lanes; the list may grow."""
-
-    @property
-    @abstractmethod
-    def precision(self) -> Precision:
-        """The precision of forward passes, in lanes and evaluations."""
-
-    @precision.setter
-    @abstractmethod
-    def precision(self, precision: Precision) -> None: ...
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
         """Move a model to this rank's device, before `adopt`."""
@@ -205,9 +188,6 @@ class Strategy(ABC):
     @abstractmethod
     def before_update(self, optimizer: Optimizer) -> None:
         """Called before each update. Raise `UsageError` if `optimizer` updates a parameter that its model has lost."""
-
-    def expect_closure(self) -> None:  # noqa: B027 - nothing to do
-        """Called before an update that will go through the lanes again inside itself; only if `takes_closures`."""
 
     def take_optimizer(  # noqa: B027 - nothing to do
         self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samebits.protocol.layout.cut import StepCut
-from samebits.rank.strategy.contract import LaneObserver, OrderedPass, Pass, Strategy
-from samebits.rank.strategy.precision import Precision
+from samebits.rank.strategy.contract import OrderedPass, Pass, Strategy
 
 
 class DelegatingStrategy(Strategy):
@@ -28,20 +27,8 @@ class DelegatingStrategy(Strategy):
         self._inner = inner
         self.name = inner.name
         self.placement = inner.placement
-
-    # The inner strategy makes the lanes.
-    @property
-    def observers(self) -> list[LaneObserver]:
-        return self._inner.observers
-
-    # The inner strategy scales the losses.
-    @property
-    def precision(self) -> Precision:
-        return self._inner.precision
-
-    @precision.setter
-    def precision(self, precision: Precision) -> None:
-        self._inner.precision = precision
+        # The inner strategy makes the lanes, and scales the losses.
+        self.observers, self.precision = inner.observers, inner.precision
 
     def bring(self, model: nn.Module, device: torch.device) -> None:
         self._inner.bring(model, device)
@@ -72,9 +59,6 @@ class DelegatingStrategy(Strategy):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self._inner.before_update(optimizer)
-
-    def expect_closure(self) -> None:
-        self._inner.expect_closure()
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         self._inner.take_optimizer(optimizer, updates_by, require_same)

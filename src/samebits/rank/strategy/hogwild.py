@@ -25,6 +25,7 @@ from samebits.rank.strategy.contract import OpenLane, Pass, PassResult
 from samebits.rank.strategy.delegating import DelegatingStrategy
 from samebits.rank.strategy.other_users import named_once, refuse_other_users
 from samebits.rank.strategy.pass_loss import PassLoss
+from samebits.rank.strategy.precision import Precision
 from samebits.rank.strategy.replica.buffers import BufferBank
 from samebits.rank.strategy.replica.memory import ParameterMemory
 from samebits.rank.strategy.replica.replica import Replica
@@ -107,10 +108,10 @@ class Hogwild(DelegatingStrategy):
 
     takes_closures = False
 
-    def __init__(self, transport: Transport, placement: Placement) -> None:
+    def __init__(self, transport: Transport, placement: Placement, precision: Precision) -> None:
         lanes = placement.lanes(transport.rank)
         self._pages = Pages(transport)
-        self._replica = Replica("hogwild", AloneTransport(), place(len(lanes), 1), memory=self._pages)
+        self._replica = Replica("hogwild", AloneTransport(), place(len(lanes), 1), precision, memory=self._pages)
         super().__init__(self._replica)
         self.placement = placement
         self._transport, self._mine = transport, slice(lanes.start, lanes.stop)

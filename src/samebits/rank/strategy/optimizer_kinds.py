@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
-from samebits.rank.init.streams import states
+from samebits.rank.init.random_streams import states
 
 
 class UpdatesBy(StrEnum):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.protocol.layout.tree import tree_sum
+from samebits.protocol.layout.lane_tree import tree_sum
 
 
 def stacked(losses: Sequence[Tensor]) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import fold
 from samebits.rank.transport.contract import Pending, Sent, Transport
 
 
@@ -23,12 +23,6 @@ class _LocalSum(Pending):
             self._out.copy_(root)
         if scale != 1.0:
             self._out.mul_(scale)
-
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
-
-    def give_up(self) -> None:
-        """Do nothing: nothing is under way."""
 
 
 class AloneTransport(Transport):

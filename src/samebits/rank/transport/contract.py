@@ -84,12 +84,10 @@ class Pending(ABC):
         A `scale` of 1.0 multiplies nothing. From here on `out` is written to, not before.
         """
 
-    @abstractmethod
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - many have done everything in `advance`
         """Wait until the whole result is in `out`."""
 
-    @abstractmethod
-    def give_up(self) -> None:
+    def give_up(self) -> None:  # noqa: B027 - some have nothing under way
         """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
 
 

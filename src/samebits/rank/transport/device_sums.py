@@ -10,8 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from samebits.protocol.layout.lane_tree import Node, fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node, fold
 from samebits.rank.transport.across import gradients
 from samebits.rank.transport.channel import Scratch
 from samebits.rank.transport.contract import Pending
@@ -44,9 +44,6 @@ class BackendSum(Pending):
         self._out.copy_(self._total)
         if scale != 1.0:
             self._out.mul_(scale)
-
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
 
     @all_or_lost
     def give_up(self) -> None:

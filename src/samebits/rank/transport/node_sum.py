@@ -27,7 +27,6 @@ class SumPlan:
         self.crossing, nodes = crossing, crossing.nodes
         self.node = nodes.node_of(rank)
         mates = nodes.ranks(self.node)
-        self.first_mate, self.is_alone = mates.start, len(mates) == 1
         self.subtrees = [crossing.subtrees(node) for node in range(nodes.num_nodes)]
         self.mine = self.subtrees[self.node]
         self.others = [node for node in range(nodes.num_nodes) if node != self.node]

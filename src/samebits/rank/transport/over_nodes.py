@@ -77,14 +77,11 @@ class OverNodesTransport(TransportOfSums):
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
         self._plans: dict[tuple[Placement, bool], SumPlan] = {}
-        self._watch = Watch(self.across, self._groups, self.give_up, self._is_reported)
+        self._watch = Watch(self.across, self._groups, self.give_up, lambda: self.is_reported())  # noqa: PLW0108 - set later
 
     @property
     def _groups(self) -> list[SharedMemoryTransport]:
         return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
-
-    def _is_reported(self) -> bool:
-        return self.is_reported()
 
     def _end(self, lost: PeerLost) -> None:
         for group in self._groups:
@@ -155,9 +152,6 @@ class OverNodesTransport(TransportOfSums):
     @property
     def _num_parts(self) -> int:
         return max(self.nodes.sizes)
-
-    def _carrier(self, part: int) -> int:
-        return carrier(self.nodes, self._node, part, self._num_parts)
 
     @property
     def _other_nodes(self) -> list[int]:

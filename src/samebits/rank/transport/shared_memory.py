@@ -18,8 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from samebits.errors import EnvironmentFailure, PeerLost, SamebitsError, UsageError
 from samebits.protocol.journal.waiting_note import range_of_wait, subject
+from samebits.protocol.layout.lane_tree import Node, children
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node, children
 from samebits.rank.caller import where
 from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.contract import Pending, Sent, SharedOnce, Transport
@@ -318,6 +318,3 @@ class _TreeSum(Pending):
         assert self._operation is not None
         with range_of_wait("the exchange of gradients", about=subject.of):
             self._group.wait(self._operation, FOREVER_S)
-
-    def give_up(self) -> None:
-        """Do nothing: nothing has begun."""

@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # type: ignore[attr-defined]
 
 from samebits.errors import PeerLost
+from samebits.protocol.layout.lane_tree import Node, fold
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node, fold
 from samebits.rank.transport.across import Across, Watch, bytes_of, gradients, patient
 from samebits.rank.transport.alone import AloneTransport
 from samebits.rank.transport.channel import Scratch
@@ -88,9 +88,6 @@ class GatheredSum(Pending):
         }
         total = fold((0, max(node[1] for node in values)), values, add)
         self._out.copy_(total if scale == 1.0 else total.mul_(scale))
-
-    def finish(self) -> None:
-        """Do nothing: `advance` has done everything."""
 
     @all_or_lost
     def give_up(self) -> None:

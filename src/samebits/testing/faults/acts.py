@@ -29,7 +29,6 @@ from samebits.testing.faults.plan import LASTS_S, Fault
 
 SCRIPTS_OWN = frozenset({"skip", "break", "evaluate"})
 """What only the script can do."""
-LONG_S = 3600.0
 MOST_ROOM_BYTES = 1 << 30
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "samebits-fault-"

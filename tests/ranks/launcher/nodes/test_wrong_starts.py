@@ -110,6 +110,7 @@ def test_what_a_node_knows_by_itself_is_said_before_anything_starts(tmp_path, na
 
 
 @pytest.mark.parametrize("case", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.thorough
 def test_what_nodes_find_out_together_is_said_on_all_of_them(tmp_path, case):
     check(tmp_path, case)
 
@@ -149,6 +150,7 @@ def test_a_key_file_that_cannot_be_used_ends_the_start(tmp_path):
     check(tmp_path, Start("Cannot read the key file", common=("--key-file", str(tmp_path / "none")), nodes=TWO[1:]))
 
 
+@pytest.mark.thorough
 def test_nodes_on_one_disk_share_a_name_and_its_states(tmp_path):
     script = write_script(tmp_path, "import samebits\nrun = samebits.init(seed=1)\n")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -142,6 +142,7 @@ def spread(folder, stop_after, load):
     return {"cnn": train("cnn", f"{folder}/cnn", stop_after, load=load, strategy="model_parallel")}
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, undisturbed):
     """ddp on two ranks, then model_parallel on two, then one rank; the average stays outside: it needs all layers."""
     run_ranks(spread, Started(2), str(tmp_path), 1, False)

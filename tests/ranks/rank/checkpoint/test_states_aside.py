@@ -332,6 +332,7 @@ def bits_of(place, *options, victim, when=0, every="epoch"):
 @pytest.mark.parametrize(
     "strategy", ["ddp", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("zero1", "pipeline"))]
 )
+@pytest.mark.thorough
 def test_a_rank_that_dies_while_it_copies_costs_that_state_at_most(tmp_path, undying, strategy, victim, every):
     bits = bits_of(tmp_path, "-n", "2", "--lanes", "2", "--strategy", strategy, victim=victim, when=8, every=every)
     assert bits == undying

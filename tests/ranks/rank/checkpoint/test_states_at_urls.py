@@ -201,6 +201,7 @@ def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the
         "test_a_hostile_state_is_refused_by_the_checks_of_the_loader",
     ],
 )
+@pytest.mark.thorough
 def test_checkpoint_commands_take_urls(tmp_path, monkeypatch, capsys):
     runs = f"file://{tmp_path}/runs"
     run_ranks(train, Started(2), str(tmp_path / "here"), None, runs, "epoch")

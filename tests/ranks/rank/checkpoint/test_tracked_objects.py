@@ -223,6 +223,7 @@ PREPARED_AVERAGE = """
 """
 
 
+@pytest.mark.thorough
 def test_a_prepared_average_is_not_trained_and_survives_a_kill(tmp_path):
     one, two = run_script(tmp_path, PREPARED_AVERAGE, "-n", "1"), run_script(tmp_path, PREPARED_AVERAGE, "-n", "2")
     killed = run_script(tmp_path, PREPARED_AVERAGE, "-n", "2", env={"KILLS": "1"})

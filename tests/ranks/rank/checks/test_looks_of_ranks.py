@@ -64,6 +64,7 @@ def test_what_changes_on_another_rank_alone_is_said_by_the_first(steps: int, tmp
     assert ended.err.count("no state holds Own.scale, so") == 1
 
 
+@pytest.mark.thorough
 def test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins(tmp_path: Path) -> None:
     second = "print(last)\nfor epoch in run.epochs(2):\n    for step in run.steps(loader):\n        for a, b in step: run.backward(F.mse_loss(model(a), b))\n        optimizer.step(); optimizer.zero_grad()\n        "
     killed = script(body="last = float(step.loss)", behind=second + KILL.format(20))
@@ -118,6 +119,7 @@ run.print("all", sum({scores}))
 """  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_folds_that_keep_their_scores_by_fold_go_on_and_others_are_told_before_a_kill(tmp_path: Path) -> None:
     kept = {"start": "run.state.scores = {}", "inside": "run.state.scores[fold] = tally.mean()['loss']", "behind": "", "scores": "run.state.scores.values()"}  # fmt: skip
     whole = run_script(tmp_path, FOLDS.format(kill="", **kept), "-n", "2")

@@ -55,6 +55,7 @@ def test_a_library_that_a_path_file_names_as_editable_installs_do(tmp_path):
     assert run_script(scripts, LOOP.format(pth=str(tmp_path / "site")), "-n", "1").bits
 
 
+@pytest.mark.thorough
 def test_a_script_in_the_root_of_a_repository_with_two_thousand_files(tmp_path):
     own = tmp_path / "own"
     own.mkdir()

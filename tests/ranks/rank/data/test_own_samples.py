@@ -46,6 +46,7 @@ def test_a_generator_of_the_data_set_s_own_is_named(tmp_path, workers, ranks):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.thorough
 def test_the_global_streams_and_a_sampler_s_generator_are_not(tmp_path, workers):
     script = SCRIPT.format(noise="random.random() + random.Random(7).random()", taken=16, workers=workers)
     ends = [run_script(tmp_path, script, "-n", ranks) for ranks in ("1", "2")]

@@ -167,6 +167,7 @@ def stream_alone(dataset):
     return ["read a second time" in notice for notice in heard.notices].count(True)
 
 
+@pytest.mark.thorough
 def test_a_stream_that_does_not_repeat_itself_is_named_on_one_rank_too():
     assert [run_ranks(stream_alone, Started(1), dataset) for dataset in (Shuffled(), Unseeded())] == [[0], [1]]
 

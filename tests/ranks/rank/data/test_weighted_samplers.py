@@ -107,6 +107,7 @@ def train(place, how, stop_after=None):
         pytest.param("tracked batches", marks=pytest.mark.thorough),
     ],
 )
+@pytest.mark.thorough
 def test_a_run_resumes_with_the_samples_of_a_sampler_whose_weights_a_state_holds(tmp_path, how):
     for name in ("straight", "stopped"):
         (tmp_path / name).mkdir()

@@ -87,6 +87,7 @@ def test_killed_or_resumed_the_bits_are_those_of_one_rank(tmp_path: Path, option
     assert loss(resumed) == loss(one)
 
 
+@pytest.mark.thorough
 def test_a_plain_script_starts_itself_again_once(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     launched = run_script(tmp_path, TRAIN, "-n", "1")
@@ -160,6 +161,7 @@ def test_a_script_without_samebits_is_told_that_nothing_was_checked(tmp_path: Pa
     assert "numerics  nothing was checked: the script calls no samebits.init" in ended.err
 
 
+@pytest.mark.thorough
 def test_two_threads_are_as_portable_with_bits_of_their_own(tmp_path: Path) -> None:
     one, two = (run_script(tmp_path, TRAIN, "-n", "1", "--threads", number) for number in ("1", "2"))
     assert "4 lanes, 2 threads)" in two.err

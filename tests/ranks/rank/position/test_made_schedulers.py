@@ -111,6 +111,7 @@ OFTEN = ("in the first epoch", "in each epoch")
         pytest.param(one_cycle, "1steps", marks=pytest.mark.thorough),
     ],
 )
+@pytest.mark.thorough
 def test_a_run_resumes_with_the_rates_of_schedulers_that_nobody_prepared(tmp_path, where, make, save):
     straight = tmp_path / "straight"
     straight.mkdir()

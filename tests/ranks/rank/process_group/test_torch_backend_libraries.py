@@ -141,6 +141,7 @@ def join_and_zero(folder):
     ],
 )
 @pytest.mark.parametrize("chosen", [(0, 4, 7), pytest.param((1, 2, 3, 5, 6), marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_ddp_trains_as_over_gloo_with_its_options_and_hooks(tmp_path, chosen):
     run_ranks(ddp, Started(2), str(tmp_path), chosen)
     if len(chosen) > 3:

@@ -33,6 +33,7 @@ def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     also=["test_more_sizes_than_torch_compiles_are_a_mistake_in_a_sentence"],
 )
 @pytest.mark.compiles
+@pytest.mark.thorough
 def test_lanes_of_many_sizes_are_all_compiled_on_any_number_of_ranks():
     [alone] = run_ranks(compiled.many_sizes, Started(1, timeout_s=240))
     assert run_ranks(compiled.many_sizes, Started(4, timeout_s=240)) == [alone] * 4

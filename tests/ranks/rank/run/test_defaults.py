@@ -56,6 +56,7 @@ def test_a_script_that_names_nothing_has_the_same_bits_on_one_to_four_ranks(tmp_
     assert trained(tmp_path / "5", "-n", "5")[0] != results[0][0], "that has 5 lanes"
 
 
+@pytest.mark.thorough
 def test_a_run_that_resumes_keeps_the_lanes_and_threads_of_its_state(tmp_path):
     threads = len(os.sched_getaffinity(0))
     named, saves = ("--lanes", "3", "--threads", str(threads)), ("--name", "exp1", "--save-every", "2steps")
@@ -69,6 +70,7 @@ def test_a_run_that_resumes_keeps_the_lanes_and_threads_of_its_state(tmp_path):
     assert "the bits may differ" not in err
 
 
+@pytest.mark.thorough
 def test_more_ranks_than_lanes_of_the_state_take_the_default(tmp_path):
     saves = ("--name", "exp1", "--save-every", "2steps")
     trained(tmp_path, "-n", "1", "--lanes", "1", *saves, steps=5)

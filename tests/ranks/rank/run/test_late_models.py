@@ -120,6 +120,7 @@ def places(tmp_path, *names):
     ],
     ids=str,
 )
+@pytest.mark.thorough
 def test_a_run_whose_model_grows_resumes_with_the_same_bits(tmp_path, how):
     one, four, *stopped = places(tmp_path, "one", "four", "3", "4", "6", "7")
     expected = run_ranks(_train, Started(1), one, {**how, "strategy": "ddp"})

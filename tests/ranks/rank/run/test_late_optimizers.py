@@ -76,6 +76,7 @@ def _train(place, options):
     ],
     ids=str,
 )
+@pytest.mark.thorough
 def test_a_run_with_a_late_optimizer_resumes_with_the_same_bits(tmp_path, how):
     straight = tmp_path / "straight"
     straight.mkdir()

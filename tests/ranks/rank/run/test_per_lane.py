@@ -104,6 +104,7 @@ def test_a_mistake_is_one_sentence(kind):
     assert MISTAKES[kind] in caught.value.message
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_takes_no_value_with_it(tmp_path):
     script = f"""
         import sys

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import samebits
 from samebits.protocol.layout.stream_key import Domain
-from samebits.rank.init.streams import Streams
+from samebits.rank.init.random_streams import Streams
 from samebits.rank.position.moment import LoopPosition, Region
 from samebits.rank.recording.calm import calm_random_numbers
 from samebits.testing.ranks import Started, run_ranks

@@ -12,7 +12,7 @@ from samebits.protocol.journal.ring import JournalReader, make_ring
 from samebits.protocol.journal.waiting_note import note_waits, subject
 from samebits.protocol.layout.placement import place
 from samebits.rank.run import start
-from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
+from samebits.rank.strategy.replica.lane_gradients import GradientBufferPool, PartialSums
 from samebits.rank.strategy.replica.reduction import Reduction
 from samebits.rank.transport.torch_group import GroupTransport
 from samebits.testing.ranks import Started, run_ranks

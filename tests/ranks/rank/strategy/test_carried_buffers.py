@@ -28,6 +28,7 @@ def test_a_buffer_that_gets_its_size_in_a_lane_is_one_sentence(script, ranks):
     assert f"The buffer {carried_buffers.IN_A_LANE[script]} got its size inside a lane" in caught.value.message
 
 
+@pytest.mark.thorough
 def test_a_module_that_nobody_prepared_is_named_once_where_a_lane_writes_its_buffers():
     for ranks in (1, 2):
         [[told], *others] = run_ranks(carried_buffers.unprepared_teacher, Started(ranks))

@@ -343,6 +343,7 @@ def test_under_dp_the_number_counts_replicas():
         replica_devices(5, gpu, 4)
 
 
+@pytest.mark.thorough
 def test_a_replicas_failure_is_told_with_its_number(tmp_path):
     script = """
         import torch, samebits

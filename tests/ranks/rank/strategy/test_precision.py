@@ -48,6 +48,7 @@ FORMS = {"bf16-mixed": [Form("pipeline")], "16-mixed": [Form("model_parallel"), 
 
 
 @pytest.mark.parametrize("precision", list(FORMS))
+@pytest.mark.thorough
 def test_a_model_in_stages_has_the_bits_of_one_rank_and_skips_together(precision):
     [(whole, seen, scaler)] = run_ranks(precisions.in_stages, Started(1), precision)
     for form in FORMS[precision]:

@@ -37,6 +37,7 @@ def test_without_views_all_parameters_lie_together(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["hogwild", "model_parallel"])
+@pytest.mark.thorough
 def test_where_memory_has_to_move_it_is_one_sentence(strategy):
     with pytest.raises(RankFailed, match="something else uses too") as failed:
         run_ranks(views.polyak_pairs, Started(2, form=Form(strategy)))

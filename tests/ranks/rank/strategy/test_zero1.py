@@ -174,6 +174,7 @@ def test_verify_tells_a_learning_rate_that_looks_at_the_rank(nursery, tmp_path):
     assert "AdamW has lr=0.01 on rank 0 but lr=0.02 on rank 1" in findings.failed.text
 
 
+@pytest.mark.thorough
 def test_bench_measures_it_and_finds_the_same_bits(nursery, tmp_path):
     bench = Bench(program(tmp_path, Form()), ("single", "zero1"), (2,), None, Amount(4, 1, warm_up=2), cores=1)
     with Trials(bench.program, lambda *_: None, nursery, purpose="bench") as trials:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from samebits.cli.diagnose import diagnose
+from samebits.cli.start_checkpoint import one_state
 from samebits.cli.watch import watch
 from samebits.errors import UsageError
 from samebits.launcher.diagnosis.scene import Life, RankScene
@@ -31,7 +32,7 @@ from samebits.protocol.case import Case
 from samebits.protocol.journal.gauges import Waiting
 from samebits.protocol.journal.ring import JournalWriter, Phase, make_ring
 from samebits.protocol.journal.waiting_note import WaitingNote
-from samebits.protocol.run_folder import RunFolder, add_line
+from samebits.protocol.run_folder import STATES, RunFolder, add_line
 from tests.support.promises import promise
 
 
@@ -55,6 +56,16 @@ def test_a_run_is_found_by_path_by_name_and_as_the_newest(tmp_path):
     assert run_at("older", tmp_path).folder == older
     assert run_at(None, tmp_path).folder == newer
     assert run_at(str(tmp_path), tmp_path).folder == newer  # a named run: one folder for each start
+
+
+@pytest.mark.parametrize("word", ["", "."])
+def test_a_folder_without_a_run_is_named_where_the_word_would_be_lost_in_the_sentence(tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^There is no run in {re.escape(str(tmp_path))}\\."):
+        run_at(word, tmp_path / "elsewhere")
+    (tmp_path / STATES).mkdir()
+    with pytest.raises(UsageError, match=f"^{re.escape(str(tmp_path))} has no states yet"):
+        one_state(word)
 
 
 def test_a_script_whose_name_has_a_newline_makes_no_line_of_its_own(tmp_path):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from samebits.errors import UsageError
 from samebits.protocol.layout.chunks import ALIGNMENT, aligned_offsets, chunks_of
 from samebits.protocol.layout.cut import Cut, num_steps, steps_of
+from samebits.protocol.layout.lane_tree import children, fold, maximal_subtrees, merged, merges_after, split, tree_sum
 from samebits.protocol.layout.placement import place, place_shares
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.protocol.layout.tree import children, fold, maximal_subtrees, merged, merges_after, split, tree_sum
 
 LANES = st.integers(1, 40)
 

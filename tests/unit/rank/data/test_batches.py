@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from samebits.rank.data.device_copies import CopyStream, pinned, tensors_in
 from samebits.rank.data.loader import Batches, CopiedBatches, LoaderContext, PreparedLoader
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from tests.support.promises import promise
 
 CPU, META = torch.device("cpu"), torch.device("meta")

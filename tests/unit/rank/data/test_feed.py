@@ -15,7 +15,7 @@ from samebits.rank.data.device_copies import to_device
 from samebits.rank.data.lane_dataset import LaneDataset, LaneIndices
 from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
 from samebits.rank.data.uses import dataset_digest
-from samebits.rank.init.streams import Streams, seed_process
+from samebits.rank.init.random_streams import Streams, seed_process
 from tests.support.promises import promise
 
 META = torch.device("meta")

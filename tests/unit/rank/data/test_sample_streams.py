@@ -11,7 +11,7 @@ from samebits.errors import UsageError
 from samebits.protocol.layout.placement import place
 from samebits.rank.data.loader import LoaderContext
 from samebits.rank.data.stream import PreparedStream, SavedStream, StreamPosition
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from tests.support.promises import promise
 
 

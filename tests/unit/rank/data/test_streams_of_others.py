@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader
 
 from samebits.rank.data.loader import LoaderContext, PreparedLoader, leftover_of
 from samebits.rank.data.stream import PreparedStream, StreamPosition
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 
 
 def numbers(shards):

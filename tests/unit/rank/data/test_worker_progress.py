@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 from samebits.rank.data import worker_batches
 from samebits.rank.data.loader import LoaderContext, PreparedLoader
 from samebits.rank.data.worker_progress import MAX_INDEX, WorkerProgress
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from tests.support.launching import until
 from tests.support.promises import promise
 

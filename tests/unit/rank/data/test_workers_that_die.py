@@ -14,7 +14,7 @@ from samebits.protocol.journal.failure import FailureKind, describe, kind_of
 from samebits.rank.data.loader import LoaderContext, PreparedLoader
 from samebits.rank.data.worker_batches import ChildEnded, Interruptible
 from samebits.rank.data.worker_progress import user_line
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 
 
 def test_a_wait_is_interrupted_only_while_it_lasts():

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 
 
 def draws():

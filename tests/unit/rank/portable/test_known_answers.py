@@ -58,6 +58,7 @@ for function in (torch.acosh, torch.asinh):
 
 
 @needs_portable
+@pytest.mark.thorough
 def test_functions_of_libm_in_single_precision_are_those_in_double_precision_rounded():
     held, unheld = (
         subprocess.run([sys.executable, "-c", ROUNDED], env=variables, capture_output=True, text=True, check=True)

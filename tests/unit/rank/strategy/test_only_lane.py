@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from samebits.errors import UsageError
-from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool
+from samebits.rank.strategy.replica.lane_gradients import GradientBufferPool
 from samebits.rank.strategy.replica.lanes import OnlyLane
 from samebits.rank.transport.alone import AloneTransport
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.placement import place
-from samebits.rank.strategy.replica.gradient_buffers import GradientBufferPool, PartialSums
+from samebits.rank.strategy.replica.lane_gradients import GradientBufferPool, PartialSums
 from samebits.rank.strategy.replica.lanes import BufferedLane
 from samebits.rank.strategy.replica.sparse_embedding import Rows, agreed
 from samebits.rank.transport.alone import AloneTransport

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from samebits.errors import UsageError
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from samebits.rank.strategy.stages.cutting.first_lane import (
     FirstLane,
     WatchedCall,

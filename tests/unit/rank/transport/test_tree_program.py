@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.errors import UsageError
+from samebits.protocol.layout.lane_tree import fold
 from samebits.protocol.layout.placement import place, place_shares
-from samebits.protocol.layout.tree import fold
 from samebits.rank.transport.shared_memory import MOST_PARTS, program_of
 
 COMBINE = 255

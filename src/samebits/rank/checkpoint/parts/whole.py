@@ -12,14 +12,14 @@ from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.state_files.manifest import Manifest
 from samebits.rank.checkpoint.format.state import State
 from samebits.rank.checkpoint.parts.changes import Small, bits_of
-from samebits.rank.checkpoint.parts.counters import Counters, counters
 from samebits.rank.checkpoint.parts.gradients import Gradients
 from samebits.rank.checkpoint.parts.models import PREPARE_IT, Models, Modes
 from samebits.rank.checkpoint.parts.objects import Objects
 from samebits.rank.checkpoint.parts.optimizers import Optimizers
 from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, Saved, kind_of, unfit
+from samebits.rank.checkpoint.parts.place import Counters, counters
+from samebits.rank.checkpoint.parts.random_streams import Streams
 from samebits.rank.checkpoint.parts.schedulers import Schedulers, schedulers_of
-from samebits.rank.checkpoint.parts.streams import Streams
 from samebits.rank.init.numerics import fingerprint
 from samebits.rank.position.moment import Moment, Region
 from samebits.rank.position.preparations import KINDS
@@ -74,7 +74,7 @@ class LoadPlan:
 
     def __init__(self, run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
         self._run, self.place = run, place
-        self._saved = saved = Saved(run, place, manifest, objects)
+        self.saved = saved = Saved(run, place, manifest, objects)
         self.new, self.loaders = saved.new, saved.counters["loaders"]
         self.lines = saved.counters.get("lines", [])
         """What `run.log` had written in the last step, where the rank that writes it may have been lost before."""
@@ -91,24 +91,16 @@ class LoadPlan:
     def _check_prepared(self) -> None:
         """Plan what goes into the things that are prepared by now."""
         for part in (self._models, self._gradients, self._optimizers, self._schedulers, self._modes):
-            part.check(self._saved)
-
-    def load_all_but_models(self) -> None:
-        """Load optimizers, schedulers, objects and counters.
-
-        Raises:
-            UsageError: when one of them refuses.
-        """
-        self._saved.load()
+            part.check(self.saved)
 
     def load_models(self) -> None:
         """Write the weights, which fit, and continue with the counters and random streams."""
-        resumption, is_inside = self._run.loop_state.resumption, self._saved.is_inside
+        resumption, is_inside = self._run.loop_state.resumption, self.saved.is_inside
         self._counters.keep_options()
         for part in (self._models, self._gradients, self._modes, self._objects, self._counters, self._streams):
             part.load()
         resumption.load_again = self._again if is_inside else None
-        resumption.late = self if self._saved.waits else None
+        resumption.late = self if self.saved.waits else None
         self._schedulers.load()
         self._loaded = bits_of(self._run.loop_state), Small.of(self._run.loop_state)
 
@@ -116,7 +108,7 @@ class LoadPlan:
         """Where the steps continue: undo what the epoch's body has changed, for it had changed that before the state too."""
         loaded, small = self._loaded
         if bits_of(self._run.loop_state) != loaded or not small.is_like(Small.of(self._run.loop_state)):
-            self._saved.load()
+            self.saved.load()
             self._models.load()
             self._gradients.load()
         self._modes.load()
@@ -125,14 +117,14 @@ class LoadPlan:
     # What came in the middle: `LateParts`
 
     def look(self) -> None:
-        if not self._saved.awaited():
+        if not self.saved.awaited():
             # [Note: why a late part may not fit yet]
             # In `model.head = run.prepare(head)` the head is not in its place yet.
             with suppress(UsageError):
                 self._complete()
 
     def require(self) -> None:
-        if awaited := self._saved.awaited():
+        if awaited := self.saved.awaited():
             raise UsageError(
                 f"The state has {', '.join(awaited)}, which came after the loop had begun, and this start has not made them "
                 "before its first step.",
@@ -142,7 +134,7 @@ class LoadPlan:
         try:
             self._complete()
         except UsageError as error:
-            raise self._saved.unfit(error) from None
+            raise self.saved.unfit(error) from None
 
     def rewind(self) -> None:
         loop_state = self._run.loop_state
@@ -153,7 +145,7 @@ class LoadPlan:
 
     def _is_older(self) -> bool:
         """Whether the run had made all that this start has before the body that the state is in."""
-        made, late = self._run.loop_state.prepared.preparations.made, self._saved.late
+        made, late = self._run.loop_state.prepared.preparations.made, self.saved.late
         return late is not None and all(made[kind] <= late.before[kind] for kind in KINDS)
 
     def _complete(self) -> None:
@@ -162,7 +154,7 @@ class LoadPlan:
         Raises:
             UsageError: when something does not fit; nothing is loaded then.
         """
-        loop_state, saved = self._run.loop_state, self._saved
+        loop_state, saved = self._run.loop_state, self.saved
         before, known = len(saved.steps), {*saved.planned}
         if name := loop_state.prepared.preparations.unprepared():
             raise UsageError(f"{name} came into its model without run.prepare.", PREPARE_IT)

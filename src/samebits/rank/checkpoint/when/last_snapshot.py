@@ -5,7 +5,7 @@ lost, so the loss costs that step and no more; in evaluation, it is the end of t
 writes it, into its own node's memory, before the exchange that cannot end raises `PeerLost`.
 
     the exchange that lost a rank -> take    is the state as it was when the step began? then write it, notify the launcher
-    the launcher                  -> waits for that, and ends the ranks    launch.supervise.last_snapshots
+    the launcher                  -> waits for that, and ends the ranks    launcher.supervise.last_snapshots
     the next start                -> Snapshots.begin finds the newest of all nodes
 """
 
@@ -28,7 +28,7 @@ from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.when.snapshots import Snapshots
-from samebits.rank.checkpoint.when.step_snapshot import StepSnapshot
+from samebits.rank.checkpoint.when.step_beginning import StepSnapshot
 from samebits.rank.look.frames import read_behind_its_loop
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.run_state import RunState
@@ -105,8 +105,6 @@ class LastSnapshot:
         return self._run.components.transport.world_size > 1 or any(loader.num_workers for loader in loaders)
 
     def enter_step(self) -> None:
-        if self._beginning.moment is not None:
-            self._beginning.moment.seen = self._run.components.streams.seen
         if not self._has_reported:
             self._has_reported = True
             self._report(Event.KEEPS, 0)

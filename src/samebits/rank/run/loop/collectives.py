@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
-from samebits.protocol.layout.tree import tree_sum
+from samebits.protocol.layout.lane_tree import tree_sum
 from samebits.rank.caller import where
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.position.loop_state import LoopState

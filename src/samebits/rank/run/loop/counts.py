@@ -17,7 +17,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
-from samebits.protocol.layout.tree import tree_sum
+from samebits.protocol.layout.lane_tree import tree_sum
 from samebits.rank.caller import where
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.lane_sum import LaneFeatures, terms_over_batch

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.machine.torch_private import pytree
-from samebits.protocol.layout.tree import merged
+from samebits.protocol.layout.lane_tree import merged
 from samebits.rank.caller import where
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from samebits.protocol.layout.tree import tree_sum
+from samebits.protocol.layout.lane_tree import tree_sum
 from samebits.rank.checks.labels import share_looks
 from samebits.rank.checks.replicas import BITS, receive_bits, report_bits
 from samebits.rank.position.run_state import RunState

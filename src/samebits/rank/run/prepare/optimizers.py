@@ -214,8 +214,6 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
         run.components.checks.before_update(optimizer)
         if run.loop_state.looks.kept:
             run.loop_state.looks.note_update([one for group in optimizer.param_groups for one in group["params"]])
-        if calls_back:
-            run.components.strategy.expect_closure()
         run.components.strategy.before_update(optimizer)
 
     return before_step

@@ -23,7 +23,7 @@ from samebits.rank.data.stream import PreparedStream
 from samebits.rank.data.uses import dataset_digest
 from samebits.rank.init.device import is_shared
 from samebits.rank.init.numerics import refuse_several_devices, set_compiler
-from samebits.rank.init.streams import seed_process
+from samebits.rank.init.random_streams import seed_process
 from samebits.rank.portable.prepared import look_at, seed_held_process
 from samebits.rank.position.model_state import infinite_parts
 from samebits.rank.position.preparations import LOADER, MODEL, OPTIMIZER, SCHEDULER, Modes

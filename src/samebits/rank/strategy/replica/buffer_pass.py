@@ -11,12 +11,12 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.lane_tree import merged, tree_sum
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import merged, tree_sum
 from samebits.rank.strategy.replica.arena import Segment
 from samebits.rank.strategy.replica.buffers import ADDED, COUNTING, EXTREME, BufferBank, Changes, Rule
 from samebits.rank.strategy.replica.extremes import settle_extremes
-from samebits.rank.strategy.replica.gradient_buffers import WIDE
+from samebits.rank.strategy.replica.lane_gradients import WIDE
 from samebits.rank.strategy.replica.statistics import Statistics
 from samebits.rank.transport.contract import Pending, Transport
 

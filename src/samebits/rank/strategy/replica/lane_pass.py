@@ -14,15 +14,15 @@ from torch import Tensor
 from samebits.errors import PeerLost, UsageError
 from samebits.protocol.journal.spans import NO_RANGE, NoRange, spans
 from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.lane_tree import Node
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import Node
 from samebits.rank.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from samebits.rank.strategy.pass_loss import DelayedResults, PassLoss, check_loss, numbers, stacked
 from samebits.rank.strategy.precision import Precision
 from samebits.rank.strategy.replica.buffer_pass import BufferPass
-from samebits.rank.strategy.replica.gradient_buffers import WIDE, GradientBuffer, PartialSums
+from samebits.rank.strategy.replica.lane_gradients import WIDE, GradientBuffer, PartialSums
 from samebits.rank.strategy.replica.lanes import BufferedLane, Lane, OnlyLane, set_gradients
-from samebits.rank.strategy.replica.model_layout import Listener, ModelLayout
+from samebits.rank.strategy.replica.model_layout import ModelLayout
 from samebits.rank.strategy.replica.other_buffers import OtherBuffers
 from samebits.rank.strategy.replica.pass_report import (
     Conclusions,
@@ -235,7 +235,7 @@ class LanePass(Pass):
         if setting.observers:
             buffer = lane.buffer_for_reading(layout.pool)
             for observer in setting.observers:
-                observer.has_gradients(lane.number, buffer.flats, weight, lane.explicit)
+                observer(lane.number, buffer.flats, weight, lane.explicit)
             if isinstance(lane, OnlyLane):
                 layout.pool.give_back(buffer)
         if isinstance(lane, OnlyLane):
@@ -366,7 +366,7 @@ class LanePass(Pass):
             parameter.grad = before
 
 
-class ReplicaLane(OpenLane, Listener):
+class ReplicaLane(OpenLane):
     """See `OpenLane`; made by `LanePass`.
 
     Args:
@@ -406,7 +406,7 @@ class ReplicaLane(OpenLane, Listener):
         """Let `backward` write this lane's gradients."""
         layout, may_lack = self._pass.setting.layout, self._pass.may_lack
         lacks = not self._knows_lack or (may_lack is not None and may_lack())
-        layout.listen_to(self, only_notes=not lacks and self._pass.reduction.is_quiet)
+        layout.listen_to(self.gradient_arrived, only_notes=not lacks and self._pass.reduction.is_quiet)
         try:
             self.gradients.begin_backward()
             backward()
@@ -415,6 +415,7 @@ class ReplicaLane(OpenLane, Listener):
         self.gradients.backward_finished()
 
     def gradient_arrived(self, number: int, bucket: int) -> None:
+        """A `Listener`, while its backward runs."""
         lane, may_lack = self.gradients, self._pass.may_lack
         assert isinstance(lane, BufferedLane)
         lacks = may_lack is not None and may_lack()

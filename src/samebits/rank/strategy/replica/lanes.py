@@ -15,7 +15,7 @@ from samebits.errors import UsageError
 from samebits.machine.torch_private import multiply_each
 from samebits.rank.strategy.contract import behind_lanes, misplaced_backward
 from samebits.rank.strategy.replica.arena import surely_apart
-from samebits.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool
+from samebits.rank.strategy.replica.lane_gradients import GradientBuffer, GradientBufferPool
 from samebits.rank.strategy.replica.sparse_embedding import Rows, is_rows, sum_of
 
 

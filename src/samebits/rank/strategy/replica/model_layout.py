@@ -5,7 +5,6 @@ A layout holds until the script changes its model; it follows between two passes
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,7 +22,7 @@ from samebits.rank.strategy.norm import has_synchronised_norm
 from samebits.rank.strategy.other_users import agree_who_stays
 from samebits.rank.strategy.replica.arena import DeviceOf, ParameterArena, PreviousLayout, Segment, alias, lay_out
 from samebits.rank.strategy.replica.buffers import BufferBank
-from samebits.rank.strategy.replica.gradient_buffers import GradientBuffer, GradientBufferPool, GradientBufferPools
+from samebits.rank.strategy.replica.lane_gradients import GradientBuffer, GradientBufferPool, GradientBufferPools
 from samebits.rank.strategy.replica.memory import ParameterMemory, private_zeros
 from samebits.rank.strategy.replica.sparse_embedding import EmbeddingTables
 from samebits.rank.transport.contract import Transport
@@ -83,12 +82,9 @@ def _moves_itself(module: nn.Module) -> bool:
     return owner is not nn.Module
 
 
-class Listener(ABC):
-    """A listener for gradients while a lane's backward runs."""
-
-    @abstractmethod
-    def gradient_arrived(self, number: int, bucket: int) -> None:
-        """Called when trainable parameter `number`, which is in `bucket` (-1: in none), has a new gradient."""
+Listener = Callable[[int, int], None]
+"""Called while a lane's backward runs: the trainable parameter of this number, which is in this bucket (-1: in none), has a new
+gradient."""
 
 
 class ModelLayout:
@@ -128,7 +124,6 @@ class ModelLayout:
         """Those that update parameters as a whole, of which some want sparse gradients."""
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
-        self._most_held = most_held
         self._pools = GradientBufferPools(peers, most_held)
         self.pool: GradientBufferPool
         """Slots for the gradients of `trainable`."""
@@ -287,7 +282,7 @@ class ModelLayout:
         """Call the listener, for a hook of the compiled part."""
         if self.listener is None:
             raise misplaced_backward()
-        self.listener.gradient_arrived(number, self.bucket_of[number])
+        self.listener(number, self.bucket_of[number])
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self.bucket_of[number], self.arrivals.append
@@ -313,7 +308,7 @@ class ModelLayout:
             if found.only_notes:
                 note(number)
             else:
-                found.listener.gradient_arrived(number, bucket)
+                found.listener(number, bucket)
 
         return gradient_arrived if self.pool.is_copied[number] else gradient_noted
 

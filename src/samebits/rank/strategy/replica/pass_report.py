@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
+from samebits.protocol.layout.lane_tree import tree_sum
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import tree_sum
 from samebits.rank.strategy.pass_loss import DelayedValues
 from samebits.rank.strategy.replica.buffer_pass import Header
 from samebits.rank.strategy.replica.sparse_embedding import agreed

@@ -3,6 +3,10 @@
 A bucket may begin when all its gradients have arrived in what, judging by the previous step, is the last backward of
 the rank's only lane. A later gradient *reopens* its bucket: the step's frame reports it to all ranks, and it is reduced again
 from the start. Buckets begin in one fixed order on every rank.
+
+It says when and in which order, and adds nothing:
+    a rank's own lanes      lane_gradients.PartialSums, as protocol.layout.lane_tree allows
+    over the ranks          rank.transport
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from torch import Tensor
 from samebits.protocol.journal.spans import spans
 from samebits.protocol.journal.waiting_note import subject
 from samebits.protocol.layout.placement import Placement
-from samebits.rank.strategy.replica.gradient_buffers import WIDE, Bucket, GradientBuffer, PartialSums
+from samebits.rank.strategy.replica.lane_gradients import WIDE, Bucket, GradientBuffer, PartialSums
 from samebits.rank.transport.contract import Pending, SeveralSums, Transport
 
 

@@ -17,7 +17,7 @@ from samebits.errors import UsageError
 from samebits.protocol.layout.cut import StepCut
 from samebits.protocol.layout.placement import Placement
 from samebits.rank.strategy.agreement import named_tensors
-from samebits.rank.strategy.contract import RIGHT_FORM, LaneObserver, Strategy
+from samebits.rank.strategy.contract import RIGHT_FORM, Strategy
 from samebits.rank.strategy.norm import clip, gradient_norm, require_norm_type
 from samebits.rank.strategy.precision import Precision
 from samebits.rank.strategy.replica.buffers import NAMED
@@ -33,6 +33,7 @@ class Replica(Strategy):
 
     Args:
         name: `single` or `ddp`, or the strategy that holds it.
+        precision: by default that of the parameters.
         peers: the ranks that hold the same parameters, in the order of the replicas; by default all.
         part_of: for each rank, which part of the model it holds; by default all hold the same.
         memory: where the parameters are; by default in this rank's own memory.
@@ -43,6 +44,7 @@ class Replica(Strategy):
         name: str,
         transport: Transport,
         placement: Placement,
+        precision: Precision | None = None,
         *,
         peers: Transport | None = None,
         part_of: Sequence[int] | None = None,
@@ -54,19 +56,10 @@ class Replica(Strategy):
         only = placement.num_lanes == 1
         self.layout = ModelLayout(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
         self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.layout)
+        if precision is not None:
+            self._setting.precision = precision
+        self.observers, self.precision = self._setting.observers, self._setting.precision
         self._setting.lanes_checked = 0 if memory.is_ours else CHECKED_LANES
-
-    @property
-    def observers(self) -> list[LaneObserver]:
-        return self._setting.observers
-
-    @property
-    def precision(self) -> Precision:
-        return self._setting.precision
-
-    @precision.setter
-    def precision(self, precision: Precision) -> None:
-        self._setting.precision = precision
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002
         self.layout.optimizers.append(optimizer)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.protocol.layout.cut import StepCut
+from samebits.protocol.layout.lane_tree import fold, merged
 from samebits.protocol.layout.placement import Placement
-from samebits.protocol.layout.tree import fold, merged
 from samebits.rank.strategy.agreement import INTEGERS
 from samebits.rank.strategy.replica.arena import Segment
-from samebits.rank.strategy.replica.gradient_buffers import WIDE
+from samebits.rank.strategy.replica.lane_gradients import WIDE
 from samebits.rank.transport.contract import Pending, Transport
 
 COMPARED_LANES = 4

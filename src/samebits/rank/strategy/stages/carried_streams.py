@@ -49,10 +49,6 @@ class CarriedStreams:
             else:
                 self._set(name, next(states) if words[name] is None else _state(words[name]))
 
-    def states(self) -> dict[str, Tensor]:
-        """Return the states of torch's own streams, for `go_to`."""
-        return self._of_torch()
-
     def standing(self) -> list[Any]:
         """Return something that stays equal while no stream moves."""
         return [
@@ -66,9 +62,10 @@ class CarriedStreams:
             self._set(name, state)
 
     def _present(self) -> dict[str, Any]:
-        return {**self._of_torch(), "numpy": np.random.get_state(legacy=True), "random": random.getstate()}
+        return {**self.states(), "numpy": np.random.get_state(legacy=True), "random": random.getstate()}
 
-    def _of_torch(self) -> dict[str, Tensor]:
+    def states(self) -> dict[str, Tensor]:
+        """Return the states of torch's own streams, for `go_to`."""
         states = {"torch": torch.get_rng_state()}
         if self.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.device)

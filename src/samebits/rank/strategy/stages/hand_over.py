@@ -76,22 +76,7 @@ def _joined(
     return list(function.apply(exchange, call, flags, values, root, *inputs))
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor], _: Tensor) -> Any:
-        ctx.exchange, ctx.call = exchange, call
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(value for value, flag in zip(values, flags, strict=True) if not flag))
-        return tuple(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.exchange.give_back(ctx.call, gradients)
-        return (None,) * 5
-
-
-class _Leave(torch.autograd.Function):
+class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor], _: Tensor, *sent: Tensor
@@ -101,6 +86,16 @@ class _Leave(torch.autograd.Function):
         ctx.mark_non_differentiable(*(value for value, flag in zip(values, flags, strict=True) if not flag))
         return tuple(values)
 
+
+class _Enter(_Joined):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.exchange.give_back(ctx.call, gradients)
+        return (None,) * 5
+
+
+class _Leave(_Joined):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *_: Tensor | None) -> Any:

@@ -83,7 +83,7 @@ class StageRunner:
 
     def _ghost_layer(self, name: str) -> Callable[[], None]:
         outside = self._outside(self._elsewhere.modules_of(name))
-        return GhostLayer(self._model.get_submodule(name), lambda: self._following, outside).remove
+        return GhostLayer(self._model.get_submodule(name), lambda: self._ghosts.on, outside).remove
 
     def _outside(self, elsewhere: set[nn.Module]) -> Callable[[], Any]:
         places = self._elsewhere.what_matters(elsewhere)
@@ -109,10 +109,6 @@ class StageRunner:
         for call in self.open_calls:
             call.forget()
         self.open_calls.clear()
-
-    @property
-    def _following(self) -> bool:
-        return self._ghosts.on
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         self._count += 1
@@ -147,11 +143,11 @@ class StageRunner:
             ghosts.begin()
         try:
             result = self._forward(*args, **kwargs)
-            missed = self._following and not self._has_left
+            missed = self._ghosts.on and not self._has_left
         except Exception as error:
             if self._has_left:
                 return self._unfollowed(error)
-            if not isinstance(error, _OF_GHOSTS) or not (self._following or "meta" in str(error)):
+            if not isinstance(error, _OF_GHOSTS) or not (self._ghosts.on or "meta" in str(error)):
                 raise
             raise UsageError(
                 f"The forward of {self._name} cannot be followed without the layers of other stages "
@@ -245,7 +241,7 @@ class StageRunner:
         assert self._next is not None
         assert self._next.entry is not None
         assert self._call is not None
-        if self._following:
+        if self._ghosts.on:
             return args, kwargs
         leaves = arguments(args, kwargs)
         carried = [leaves[number] for number in self._next.entry.carried]

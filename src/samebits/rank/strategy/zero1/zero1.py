@@ -18,6 +18,7 @@ from samebits.rank.caller import where
 from samebits.rank.strategy.delegating import DelegatingStrategy
 from samebits.rank.strategy.optimizer_kinds import StepWatch
 from samebits.rank.strategy.optimizer_kinds import updates_by as kind_of
+from samebits.rank.strategy.precision import Precision
 from samebits.rank.strategy.replica.replica import Replica
 from samebits.rank.strategy.replica.sparse_embedding import refuse_sparse
 from samebits.rank.strategy.zero1.share import Share
@@ -37,8 +38,10 @@ class Zero1(DelegatingStrategy):
 
     takes_closures = False
 
-    def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
-        replica = Replica("zero1", transport, placement, memory=visibility)
+    def __init__(
+        self, transport: Transport, placement: Placement, precision: Precision, visibility: Visibility
+    ) -> None:
+        replica = Replica("zero1", transport, placement, precision, memory=visibility)
         super().__init__(replica)
         self.layout, self._transport, self._visibility = replica.layout, transport, visibility
         self.layout.on_watch = self._say_what_stays

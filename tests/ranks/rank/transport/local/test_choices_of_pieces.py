@@ -72,6 +72,7 @@ def results(rank: int, size: int, count: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.thorough), 3])
+@pytest.mark.thorough
 def test_every_choice_of_pieces_leaves_the_same_bits_whatever_the_other_ranks_were_given(
     tmp_path: Path, ranks: int
 ) -> None:

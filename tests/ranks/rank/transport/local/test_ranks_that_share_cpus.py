@@ -54,6 +54,7 @@ def exchanged(folder: str, cpus: frozenset[int]) -> str:
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_ranks_on_one_cpu_exchange_the_same_bits_as_on_all_of_them(tmp_path: Path, ranks: int) -> None:
     on_one, on_all = (run_ranks(exchanged, Started(ranks), str(tmp_path), cpus) for cpus in ({FIRST}, EVERYWHERE))
     assert on_one == on_all

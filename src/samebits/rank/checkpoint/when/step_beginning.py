@@ -10,8 +10,8 @@ from typing import Any
 
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.parts.changes import Bits, Small, Versions, versions_of
-from samebits.rank.checkpoint.parts.counters import counters
 from samebits.rank.checkpoint.parts.optimizers import optimizers_of
+from samebits.rank.checkpoint.parts.place import counters
 from samebits.rank.checkpoint.store.save import write_alone
 from samebits.rank.look.frames import may_write_uncounted
 from samebits.rank.position.epoch_count import InsideEpoch
@@ -68,7 +68,6 @@ class StepSnapshot:
             tracked=self.small.tracked,
             modes=loop_state.modes(),
             lines=self._run.components.metrics.recent(self._run.components.step_timer.step),
-            seen=streams.seen,
         )
 
     def _gradients_now(self) -> tuple[list[int], list[int]]:

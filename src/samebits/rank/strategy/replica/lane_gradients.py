@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits.machine.torch_private import zero_each
-from samebits.protocol.layout.tree import Node, merges_after
+from samebits.protocol.layout.lane_tree import Node, merges_after
 from samebits.rank.strategy.replica.arena import Allocate, Holders, Segment, lay_out, view_in
 from samebits.rank.strategy.replica.memory import private_zeros
 from samebits.rank.strategy.replica.sparse_embedding import Rows, around

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, default_collate
 
-from samebits.rank.data import own_state
-from samebits.rank.data.own_state import OwnState
+from samebits.rank.data import kept_between_lanes
+from samebits.rank.data.kept_between_lanes import OwnState
 
 OF_MODULE = np.random.default_rng(2)
 SETTINGS = {"level": 0.5}
@@ -21,8 +21,8 @@ SETTINGS = {"level": 0.5}
 @pytest.fixture(autouse=True)
 def of_this_file(monkeypatch):
     """The classes and functions of this file are the user's."""
-    monkeypatch.setattr(own_state, "is_the_users", lambda file: file == __file__)
-    monkeypatch.setattr(own_state, "is_a_class_of_the_users", lambda kind: kind.__module__ == __name__)
+    monkeypatch.setattr(kept_between_lanes, "is_the_users", lambda file: file == __file__)
+    monkeypatch.setattr(kept_between_lanes, "is_a_class_of_the_users", lambda kind: kind.__module__ == __name__)
 
 
 class Noise:
@@ -107,7 +107,7 @@ def names(dataset, collate_fn=default_collate, lanes=4):
         found.enter_lane()
         collate_fn([dataset[index] for index in range(4 * lane, 4 * lane + 4)])
         found.leave_lane()
-    assert all(one.where.startswith("test_own_state.py:") for one in found.found.values())
+    assert all(one.where.startswith("test_kept_between_lanes.py:") for one in found.found.values())
     return {one.name for one in found.found.values()}
 
 
@@ -148,8 +148,8 @@ def test_a_collate_function_counts_and_a_data_set_behind_another():
 
 
 def test_the_library_s_own_memory_is_not_named_but_its_generator_is(monkeypatch):
-    monkeypatch.setattr(own_state, "is_a_class_of_the_users", lambda kind: False)
-    monkeypatch.setattr(own_state, "is_the_users", lambda file: False)
+    monkeypatch.setattr(kept_between_lanes, "is_a_class_of_the_users", lambda kind: False)
+    monkeypatch.setattr(kept_between_lanes, "is_the_users", lambda file: False)
     found = OwnState(dataset := Images("a transform"), default_collate)
     for index in range(3):
         found.enter_lane()

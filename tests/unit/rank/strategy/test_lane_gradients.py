@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from samebits.rank.strategy.replica.gradient_buffers import (
+from samebits.rank.strategy.replica.lane_gradients import (
     MOST_POOLS,
     GradientBufferPool,
     GradientBufferPools,

@@ -35,7 +35,7 @@ _LIBRARIES = tuple(
 )
 
 
-class Operators(TorchDispatchMode):
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes a line for each operator while it is entered.
 
     Args:
@@ -44,18 +44,18 @@ class Operators(TorchDispatchMode):
     """
 
     def __init__(self, folder: Path, values_of: int | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._folder, self._values_of = folder, values_of
         self._lines: list[str] = []
         self._count = 0
 
     def begin(self) -> None:
         """From here on."""
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Until here; the lines are written."""
-        self.__exit__(None, None, None)
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         (self._folder / f"operators-{rank():05d}.jsonl").write_text("".join(self._lines))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

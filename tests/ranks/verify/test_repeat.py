@@ -1,0 +1,131 @@
+"""Scripts without our calls: runs are compared with runs, and what differs is named down to the operator."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = """
+import os, random, sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x, y = torch.randn(64, 8), torch.randint(0, 2, (64,))
+for step in range({steps}):
+    rows = torch.randint(0, 64, (16,))
+    {turn}
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("over")
+"""
+
+
+def write(folder, turn="pass", steps=9, **changes):
+    text = SCRIPT.format(turn=turn, steps=steps)
+    for before, after in changes.items():
+        text = text.replace(*after) if isinstance(after, tuple) else text.replace(before, after)
+    (folder / "train.py").write_text(text)
+
+
+def verify(folder, *words, json_too=True):
+    command = [sys.executable, "-m", "samebits", "verify", "--quiet", *(["--json"] if json_too else []), *words, "train.py"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+    return ended.returncode, json.loads(ended.stdout) if json_too and ended.stdout else ended.stdout + ended.stderr
+
+
+def test_a_repeatable_script_has_the_same_bits_and_nothing_is_said_of_ranks(tmp_path):
+    write(tmp_path)
+    code, found = verify(tmp_path, "--steps", "4")
+    assert (code, found["verdict"], found["compares"], found["steps"]) == (0, "same bits", "runs with runs", 4)
+    assert any("other numbers of processes" in one for one in found["not_covered"])
+    assert [one["is_cut"] for one in found["runs"]] == [True, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_path):
+    write(tmp_path, "rows = rows if step != 2 else torch.tensor([random.randrange(64) for _ in rows])")
+    code, found = verify(tmp_path, "--steps", "4", "--where")
+    assert (code, found["difference"]["step"], found["difference"]["kind"]) == (1, 3, "gradient")
+    operator = found["operator"]
+    assert operator["why"] == "input"
+    assert operator["line"].endswith("train.py:13")
+    assert [(one["name"], one["helped"]) for one in found["tried"]] == [("one seed", True)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "verdict"),
+    [
+        (("nn.LayerNorm(16)", "nn.LayerNorm(16, eps=1.01e-5)"), 1, "different bits"),
+        (("import random", "import random  # a comment"), 0, "same bits"),
+        (("print('over')", "pass"), 0, "same bits"),
+        (("for step in", "raise SystemExit(3)\nfor step in"), 125, "cannot tell"),
+        (("optimizer.step()", "pass"), 125, "cannot tell"),
+        (("for step in", "for step in ("), 125, "cannot tell"),
+        (("import os", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), 125, "cannot tell"),
+        (("import os", "import time; time.sleep(99)"), 125, "cannot tell"),
+        (("import os", "input()"), 125, "cannot tell"),
+    ],
+)
+@pytest.mark.thorough
+def test_bits_of_a_commit_are_0_1_or_125_for_bisect(tmp_path, changed, code, verdict):
+    write(tmp_path)
+    assert verify(tmp_path, "--save", "bits.json", "--steps", "3")[0] == 0
+    write(tmp_path, changed=changed)
+    ended, found = verify(tmp_path, "--against", "bits.json", "--timeout", "15")
+    assert (ended, found["verdict"]) == (code, verdict)
+
+
+@pytest.mark.thorough
+def test_processes_as_torchrun_starts_them_are_compared_rank_by_rank(tmp_path):
+    write(tmp_path)
+    text = (tmp_path / "train.py").read_text()
+    text = text.replace("torch.manual_seed(0)", "torch.distributed.init_process_group('gloo')\ntorch.manual_seed(0)")
+    text = text.replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model)\noptimizer = ")
+    (tmp_path / "train.py").write_text(text)
+    code, found = verify(tmp_path, "-n", "2", "--steps", "3")
+    assert (code, found["processes"], found["steps"]) == (0, 2, 3)
+
+
+@pytest.mark.thorough
+def test_another_commit_is_compared_and_the_operator_of_the_change_is_named(tmp_path):
+    write(tmp_path)
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    write(tmp_path, changed=("nn.LayerNorm(16)", "nn.LayerNorm(16, eps=1.5e-5)"))
+    code, found = verify(tmp_path, "--against-commit", "HEAD", "--where", "--steps", "3")
+    assert (code, found["difference"]["step"]) == (1, 1)
+    assert found["operator"]["name"] == "aten.native_layer_norm.default"
+    assert found["tried"] == []
+    listed = subprocess.run(["git", "worktree", "list"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ranks", "1,2"], "--ranks needs lanes"),
+        (["--repeat", "0"], "--repeat must be more than 0"),
+        (["--where", "--against", "bits.json"], "--where needs two live sides"),
+        (["--against-commit", "HEAD"], "needs a git repository"),
+        (["--python", "nowhere/python"], "is no program"),
+    ],
+)
+def test_options_that_cannot_be_are_one_sentence_before_anything_starts(tmp_path, words, sentence):
+    write(tmp_path)
+    if "--against" in words:
+        from samebits.verify.evidence import Evidence
+        from samebits.verify.saved_bits import SavedBits
+
+        (tmp_path / "bits.json").write_bytes(SavedBits("train.py", (), {}, 3, Evidence(({},))).encode())
+    code, text = verify(tmp_path, *words, json_too=False)
+    assert code == 2
+    assert sentence in text

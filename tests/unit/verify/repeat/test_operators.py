@@ -1,0 +1,57 @@
+"""Where two sides part, judged by what each operator read and wrote."""
+
+import math
+
+import pytest
+
+from samebits.verify.repeat.operators import Operator, Why, first_parting, ulps_apart
+
+
+def op(number, name="aten.add.Tensor", inputs=("a",), outputs=("b",), line="train.py:1"):
+    return Operator(number, name, line, False, (), tuple(inputs), tuple(outputs))
+
+
+SAME = [op(0), op(1, inputs=("b",), outputs=("c",))]
+
+
+def test_sides_that_do_the_same_part_nowhere():
+    assert first_parting(SAME, SAME, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "why", "number"),
+    [
+        ([op(0), op(1, inputs=("b",), outputs=("d",)), op(2, inputs=("d",))], Why.OPERATOR, 1),
+        ([op(0), op(1, inputs=("x",), outputs=("d",))], Why.INPUT, 1),
+        ([op(0), op(1, "aten.mul.Tensor", ("b",), ("d",))], Why.SEQUENCE, 1),
+        ([op(0)], Why.SEQUENCE, 1),
+        ([op(0, outputs=("z",)), op(1, inputs=("z",))], Why.OPERATOR, 0),
+    ],
+)
+def test_the_first_place_is_named_with_what_it_is(theirs, why, number):
+    parting = first_parting(SAME, theirs, 3)
+    assert (parting.why, parting.number, parting.step) == (why, number, 3)
+
+
+def test_random_numbers_in_another_state_are_no_operators_fault():
+    ours = [op(0, "aten.bernoulli_.float", ("a", "generator 1"), ("b",))]
+    theirs = [op(0, "aten.bernoulli_.float", ("a", "generator 2"), ("c",))]
+    assert first_parting(ours, theirs, 1).why is Why.GENERATOR
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "dtype", "ulps"),
+    [
+        (1.0, 1.0, "float32", 0),
+        (1.0, 1.0 + 2**-23, "float32", 1),
+        (1.0, 1.0 - 2**-24, "float32", 1),
+        (1.0, 1.0 + 2**-52, "float64", 1),
+        (1.0, 1.0 + 3 * 2**-7, "bfloat16", 3),
+        (-(2.0**-126), 2.0**-126, "float32", None),
+        (math.nan, 1.0, "float32", 0),
+        (1, 2, "int64", 0),
+    ],
+)
+def test_how_many_numbers_lie_between(one, other, dtype, ulps):
+    found = ulps_apart(one, other, dtype)
+    assert found == ulps if ulps is not None else found > 2**23

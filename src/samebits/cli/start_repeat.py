@@ -37,7 +37,13 @@ RANKS_ONLY = ("ranks", "lanes", "strategy", "accept", "interrupt", "precision", 
 
 def asked_for(options: Mapping[str, Any]) -> bool:
     """Whether an option is given that means runs of one script."""
-    return any(options.get(name) for name in RUNS_ONLY)
+    return any(is_given(options, name) for name in RUNS_ONLY)
+
+
+def is_given(options: Mapping[str, Any], name: str) -> bool:
+    """Whether an option stands on the command line; 0 does."""
+    value = options.get(name)
+    return value is not None and value is not False and value not in ((), "")
 
 
 def start(options: dict[str, Any], save: Path | None, against: tuple[Path, SavedBits] | None) -> NoReturn:
@@ -102,7 +108,7 @@ def command_from(options: Mapping[str, Any]) -> Command:
 def check(options: Mapping[str, Any], command: Command, against: tuple[Path, SavedBits] | None) -> None:
     """Raises UsageError for options that do not go together."""
     for name in RANKS_ONLY:
-        if options.get(name):
+        if is_given(options, name):
             raise UsageError(
                 f"--{name} needs lanes, but {command.title} never calls samebits.init(): its runs are compared with runs.",
                 f"Leave out --{name}, or port the script (docs/guide/migrate.md).",

@@ -74,10 +74,21 @@ def runs_are_compared(options: dict[str, Any]) -> bool:
         if options["against"] and read_saved(Path(options["against"])):
             start_repeat.cannot_tell(error, as_json=options["as_json"])
         raise
-    if start_repeat.asked_for(options):
-        return True
     place = source_place(*((None, options["script"]) if options["module"] else (Path(options["script"]), None)))
-    return place is not None and not file_calls_init(*place)
+    has_lanes = place is None or file_calls_init(*place)
+    if has_lanes and start_repeat.is_given(options, "num_processes"):
+        raise UsageError(
+            f"-n is for scripts without samebits.init(), but {options['script']} calls it.",
+            "Name the numbers of ranks: --ranks 1,2,4.",
+        )
+    if options["against"] and (path := Path(options["against"])).exists() and read_saved(path).has_lanes != has_lanes:
+        of, now = ("ranks", "runs") if not has_lanes else ("runs", "ranks")
+        error = UsageError(
+            f"{path} has bits of {of}, but of this script {now} are compared: one of them calls samebits.init().",
+            f"Write it again with --save {path}.",
+        )
+        start_repeat.cannot_tell(error, as_json=options["as_json"])
+    return not has_lanes or start_repeat.asked_for(options)
 
 
 def proof_from(options: dict[str, Any]) -> Proof:

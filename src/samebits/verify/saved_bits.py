@@ -48,6 +48,11 @@ class SavedBits:
     evidence: Evidence
     """The evidence of one rank."""
 
+    @property
+    def has_lanes(self) -> bool:
+        """Whether a script with lanes gave them, not a run of one without our calls."""
+        return "lanes" in self.facts
+
     def encode(self) -> bytes:
         """The text of the file."""
         by_step: dict[int, dict[str, dict[str, str]]] = {}
@@ -88,7 +93,7 @@ def decode(text: bytes, path: str) -> SavedBits:
             )
         if body.pop(_CHECKSUM) != _checksum(body):
             raise damaged
-        counts = (body["facts"]["lanes"], body["facts"]["threads"], body["steps"])
+        counts = (body["facts"].get("lanes", 1), body["facts"]["threads"], body["steps"])
         if not all(type(count) is int and 0 < count < MOST for count in counts):
             raise damaged
         recorded = {

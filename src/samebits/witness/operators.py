@@ -26,6 +26,7 @@ UNWRITTEN = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
 """Their results hold what was in memory before."""
 MOST_VALUES = 1 << 20
 """Of results with more elements the first ones are written."""
+_PLAIN = (int, str, bool, torch.dtype, torch.device, type(None))
 _OWN = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = tuple(
     {
@@ -48,6 +49,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._folder, self._values_of = folder, values_of
         self._lines: list[str] = []
         self._count = 0
+        self._unwritten: set[int] = set()
+        """Memory that was made and that no operator has written to."""
 
     def begin(self) -> None:
         """From here on."""
@@ -60,25 +63,47 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = str(func)
-        inputs = [*_hashes(args, kwargs), *_generators(func, kwargs)]
+        given = tree_leaves((args, kwargs))
+        inputs = [*map(self._hash, given), *_generators(func, kwargs)]
         result = func(*args, **kwargs)
-        is_unwritten = name.startswith(UNWRITTEN)
-        written = [*tree_leaves(result), *_written(func, args, kwargs)]
-        tensors = [one for one in written if isinstance(one, Tensor)]
-        outputs = ["" if is_unwritten else digest(one) for one in tensors if not one.is_meta]
-        plain = [repr(one) for one in written if isinstance(one, (int, float, bool))]
+        changed = list(_written(func, args, kwargs))
+        written = [*tree_leaves(result), *changed]
+        self._note_memory(str(func), given, tree_leaves(result), changed)
         if self._count == self._values_of:
-            self._write_values(tensors)
+            self._write_values([one for one in written if isinstance(one, Tensor)])
         line, is_backward = _line()
-        self._lines.append(
-            json.dumps({
-                "name": name, "in": inputs, "out": outputs + plain, "line": line, "backward": is_backward,
-                "shapes": [f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)],
-            }) + "\n"
-        )  # fmt: skip
+        record = {
+            "name": str(func),
+            "in": inputs,
+            "out": [self._hash(one) for one in written],
+            "line": line,
+            "backward": is_backward,
+            "shapes": [
+                f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in given if isinstance(one, Tensor)
+            ],
+        }
+        self._lines.append(json.dumps(record) + "\n")
         self._count += 1
         return result
+
+    def _hash(self, one: Any) -> str:
+        """Of a tensor the digest, of all else the text."""
+        if isinstance(one, Tensor):
+            return "meta" if one.is_meta else "unwritten" if _memory_of(one) in self._unwritten else digest(one)
+        if isinstance(one, float):
+            return one.hex()
+        return repr(one) if isinstance(one, _PLAIN) else type(one).__name__
+
+    def _note_memory(self, name: str, given: list[Any], made: list[Any], changed: list[Any]) -> None:
+        """Keep in mind which memory nobody has written to: what is in it differs, and is read by nobody who means it."""
+        before = {_memory_of(one) for one in given if isinstance(one, Tensor)}
+        for one in made:
+            if isinstance(one, Tensor) and (memory := _memory_of(one)) not in before:
+                if name.startswith(UNWRITTEN):
+                    self._unwritten.add(memory)
+                else:
+                    self._unwritten.discard(memory)
+        self._unwritten.difference_update(_memory_of(one) for one in changed if isinstance(one, Tensor))
 
     def _write_values(self, tensors: list[Tensor]) -> None:
         found = []
@@ -100,21 +125,9 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         (self._folder / f"values-{rank():05d}.json").write_text(json.dumps(found))
 
 
-def _hashes(args: Any, kwargs: Any) -> list[str]:
-    """Of tensors the digest, of all else the text."""
-    return [_hash(one) for one in tree_leaves((args, kwargs))]
-
-
-def _hash(one: Any) -> str:
-    if isinstance(one, Tensor):
-        return "meta" if one.is_meta else digest(one)
-    return (
-        one.hex()
-        if isinstance(one, float)
-        else repr(one)
-        if isinstance(one, (int, str, bool, torch.dtype, type(None)))
-        else type(one).__name__
-    )
+def _memory_of(tensor: Tensor) -> int:
+    """Where its memory begins; 0 where it has none."""
+    return 0 if tensor.is_meta or tensor.layout is not torch.strided else tensor.untyped_storage().data_ptr()
 
 
 def _generators(func: Any, kwargs: Any) -> Iterator[str]:

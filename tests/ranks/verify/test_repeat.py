@@ -37,7 +37,16 @@ def write(folder, turn="pass", steps=9, **changes):
 
 
 def verify(folder, *words, json_too=True):
-    command = [sys.executable, "-m", "samebits", "verify", "--quiet", *(["--json"] if json_too else []), *words, "train.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "samebits",
+        "verify",
+        "--quiet",
+        *(["--json"] if json_too else []),
+        *words,
+        "train.py",
+    ]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
     return ended.returncode, json.loads(ended.stdout) if json_too and ended.stdout else ended.stdout + ended.stderr
 

@@ -24,7 +24,9 @@ def test_the_outermost_module_gives_the_name():
     outer = nn.ModuleDict({"module": net})
     names, found = named(*outer.parameters())
     assert found == [f"ModuleDict.module.{name}" for name, _ in net.named_parameters()]
-    assert [name for name, _ in names.buffers()] == [f"ModuleDict.module.norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")]
+    assert [name for name, _ in names.buffers()] == [
+        f"ModuleDict.module.norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
+    ]
 
 
 def test_two_models_of_one_class_have_two_labels_in_the_order_of_their_parameters():
@@ -44,7 +46,7 @@ def test_a_shared_parameter_has_one_name_and_one_of_no_module_a_number():
 def test_a_module_with_attributes_of_its_own_runs_no_code_of_the_users():
     class Trap(nn.Linear):
         def __getattribute__(self, name):
-            if name not in ("__class__",) and armed:
+            if name != "__class__" and armed:
                 raise AssertionError(name)
             return super().__getattribute__(name)
 

@@ -17,6 +17,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from samebits.verify.evidence import is_hash, readable
+
 IGNORED = ("profiler.",)
 """Marks of torch's own, which compute nothing."""
 
@@ -28,6 +30,8 @@ class Why(StrEnum):
     """Equal inputs, other results."""
     INPUT = "input"
     """Inputs from outside torch's operators differ."""
+    ARGUMENT = "argument"
+    """A number or a word that it is called with differs."""
     GENERATOR = "generator"
     """The state of the random numbers differs."""
     SEQUENCE = "sequence"
@@ -62,6 +66,8 @@ class Parting:
     other_line: str
     is_backward: bool
     shapes: tuple[str, ...]
+    values: tuple[str, str] | None = None
+    """The argument on both sides, where that is why."""
     ulps: float | None = None
     """The largest difference, in units of the last place; None where it is not known."""
     most: float | None = None
@@ -89,12 +95,22 @@ def first_parting(ours: Sequence[Operator], theirs: Sequence[Operator], step: in
         if left is None or right is None or left.name != right.name:
             return _parting(Why.SEQUENCE, step, left, right)
         if left.inputs != right.inputs:
-            drawn = [one for one in zip(left.inputs, right.inputs, strict=False) if one[0] != one[1]]
-            is_drawn = bool(drawn) and all(one.startswith("generator ") for one, _ in drawn)
-            return _parting(Why.GENERATOR if is_drawn else Why.INPUT, step, left, right)
+            why, values = _why_inputs(left.inputs, right.inputs)
+            return replace(_parting(why, step, left, right), values=values)
         if left.outputs != right.outputs:
             return _parting(Why.OPERATOR, step, left, right)
     return None
+
+
+def _why_inputs(ours: Sequence[str], theirs: Sequence[str]) -> tuple[Why, tuple[str, str] | None]:
+    """What kind of inputs differ; of arguments the first pair, readable."""
+    pairs = [pair for pair in zip_longest(ours, theirs, fillvalue="nothing") if pair[0] != pair[1]]
+    if all(one.startswith("generator ") for one, _ in pairs):
+        return Why.GENERATOR, None
+    plain = [pair for pair in pairs if not any(is_hash(one) for one in pair)]
+    if len(plain) < len(pairs):
+        return Why.INPUT, None
+    return Why.ARGUMENT, (readable(plain[0][0]), readable(plain[0][1]))
 
 
 def _parting(why: Why, step: int, left: Operator | None, right: Operator | None) -> Parting:

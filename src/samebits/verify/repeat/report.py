@@ -78,10 +78,13 @@ def operator_lines(parting: Parting) -> Iterator[str]:
     if parting.why is Why.OPERATOR:
         far = f": up to {parting.most:.3g}, {parting.ulps:.0f} ulp" if parting.most is not None else ""
         yield f"operator: {parting.name}{shapes}{at} ({way}) has equal inputs and other results{far}"
+    elif parting.why is Why.ARGUMENT and parting.values is not None:
+        one, other = parting.values
+        yield f"operator: {parting.name}{shapes}{at} ({way}) is called with {one} on one side and {other} on the other"
     elif parting.why is Why.GENERATOR:
         yield f"operator: {parting.name}{at} draws from random numbers that are in another state"
     elif parting.why is Why.INPUT:
-        yield f"operator: {parting.name}{shapes}{at} ({way}) gets other inputs, which no operator of torch made: data, or a number of Python's"
+        yield f"operator: {parting.name}{shapes}{at} ({way}) gets other inputs, which no operator of torch made: they are data"
     else:
         other = f"{parting.other_name or 'nothing'}{f' at {_short(parting.other_line)}' if parting.other_line else ''}"
         yield f"operator: one side calls {parting.name}{at} ({way}), the other {other}"

@@ -11,7 +11,8 @@ def op(number, name="aten.add.Tensor", inputs=("a",), outputs=("b",), line="trai
     return Operator(number, name, line, False, (), tuple(inputs), tuple(outputs))
 
 
-SAME = [op(0), op(1, inputs=("b",), outputs=("c",))]
+A, B, C, D, X = (letter * 32 for letter in "abcdf")
+SAME = [op(0, inputs=(A,), outputs=(B,)), op(1, inputs=(B,), outputs=(C,))]
 
 
 def test_sides_that_do_the_same_part_nowhere():
@@ -21,16 +22,23 @@ def test_sides_that_do_the_same_part_nowhere():
 @pytest.mark.parametrize(
     ("theirs", "why", "number"),
     [
-        ([op(0), op(1, inputs=("b",), outputs=("d",)), op(2, inputs=("d",))], Why.OPERATOR, 1),
-        ([op(0), op(1, inputs=("x",), outputs=("d",))], Why.INPUT, 1),
-        ([op(0), op(1, "aten.mul.Tensor", ("b",), ("d",))], Why.SEQUENCE, 1),
-        ([op(0)], Why.SEQUENCE, 1),
-        ([op(0, outputs=("z",)), op(1, inputs=("z",))], Why.OPERATOR, 0),
+        ([SAME[0], op(1, inputs=(B,), outputs=(D,)), op(2, inputs=(D,))], Why.OPERATOR, 1),
+        ([SAME[0], op(1, inputs=(X,), outputs=(D,))], Why.INPUT, 1),
+        ([SAME[0], op(1, "aten.mul.Tensor", (B,), (D,))], Why.SEQUENCE, 1),
+        ([SAME[0]], Why.SEQUENCE, 1),
+        ([op(0, inputs=(A,), outputs=(X,)), op(1, inputs=(X,))], Why.OPERATOR, 0),
     ],
 )
 def test_the_first_place_is_named_with_what_it_is(theirs, why, number):
     parting = first_parting(SAME, theirs, 3)
     assert (parting.why, parting.number, parting.step) == (why, number, 3)
+
+
+def test_an_argument_is_shown_as_it_is_on_both_sides():
+    ours = [op(0, "aten.native_layer_norm.default", (A, (1e-5).hex()), (B,))]
+    theirs = [op(0, "aten.native_layer_norm.default", (A, (1.5e-5).hex()), (C,))]
+    parting = first_parting(ours, theirs, 1)
+    assert (parting.why, parting.values) == (Why.ARGUMENT, ("1e-05", "1.5e-05"))
 
 
 def test_random_numbers_in_another_state_are_no_operators_fault():

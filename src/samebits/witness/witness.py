@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 from .evidence import EvidenceFile, rank
 from .names import Names
@@ -60,16 +61,22 @@ class Witness:
         self._is_over = False
         self._spent_s = 0.0
         self._began_s = 0.0
-        self._operators: Any = None
+        self._operators: Operators | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._has_left = False
         self._updates, self._updates_of_a_step = 0, 0
         """In this step so far, and in the one before."""
 
     def listen(self) -> None:
         """Hear every update from now on."""
-        register_optimizer_step_pre_hook(self._before)
-        register_optimizer_step_post_hook(self._after)
+        self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
         if self._wanted.operators_of == 1:
             self._begin_operators()
+
+    def stop(self) -> None:
+        """Hear nothing from now on."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -185,7 +192,7 @@ class Witness:
 
     def _leave(self) -> None:
         """End the process as if the script had called `sys.exit`; a script that goes on all the same is ended outright."""
-        is_second, self._has_left = getattr(self, "_has_left", False), True
+        is_second, self._has_left = self._has_left, True
         if is_second or threading.current_thread() is not threading.main_thread():
             sys.stdout.flush()
             sys.stderr.flush()

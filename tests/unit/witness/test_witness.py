@@ -1,0 +1,160 @@
+"""What is recorded of a script's optimizers, whatever kind they are, and where a step ends."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from samebits.witness.witness import Wanted, Witness
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer around another one, as look-ahead is."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Runs a training loop until the witness ends it; the lines of its file."""
+
+    def record(train, steps=3, **wanted):
+        torch.manual_seed(0)
+        witness = Witness(Wanted(str(tmp_path), steps, **wanted))
+        witness.listen()
+        try:
+            with pytest.raises(SystemExit):
+                train()
+        finally:
+            witness.stop()
+        [path] = tmp_path.glob("rank-*.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    return record
+
+
+def loop(make, model=None, closure=False, turns=99):
+    model = model or nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    made = make(model)
+    optimizers = made if isinstance(made, list) else [made]
+    x = torch.randn(16, 4)
+
+    def backward():
+        for one in optimizers:
+            one.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(turns):
+        if not closure:
+            backward()
+        for one in optimizers:
+            one.step(*[backward] * closure)
+
+
+def steps_of(lines):
+    return {line["step"]: line["items"] for line in lines if "step" in line}
+
+
+ADAM = partial(torch.optim.AdamW, lr=1e-2)
+MAKERS = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    "fused": lambda model: ADAM(model.parameters(), fused=True),
+    "foreach": lambda model: ADAM(model.parameters(), foreach=True),
+    "for loop": lambda model: ADAM(model.parameters(), foreach=False),
+    "groups": lambda model: ADAM([{"params": [one]} for one in model.parameters()]),
+    "two in turn": lambda model: [ADAM(model[0].parameters()), ADAM(model[2].parameters())],
+    "one per parameter": lambda model: [ADAM([one]) for one in model.parameters()],
+    "around another": lambda model: Around(ADAM(model.parameters())),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_each_step_has_its_gradients_parameters_and_buffers(recorded, kind):
+    lines = recorded(lambda: loop(MAKERS[kind]))
+    found = steps_of(lines)
+    assert list(found) == [1, 2, 3]
+    assert lines[-1]["end"] == 3
+    assert lines[-1]["cut"]
+    for items in found.values():
+        kinds = {item.partition(" ")[0] for item in items}
+        assert kinds >= {"gradient", "parameter", "buffer"}
+        assert "gradient Sequential.0.weight" in items
+    assert any(item.startswith("initial ") for item in found[1])
+    assert any(item.startswith("optimizer") for item in found[1])
+    assert not any(item.startswith("optimizer") for item in found[2])
+    values = [items["parameter Sequential.0.weight"] for items in found.values()]
+    assert len({found[1]["initial Sequential.0.weight"], *values}) == 4, "each update changes it"
+
+
+def test_an_optimizer_that_asks_for_gradients_itself(recorded):
+    found = steps_of(
+        recorded(lambda: loop(lambda model: torch.optim.LBFGS(model.parameters(), max_iter=2), closure=True))
+    )
+    assert list(found) == [1, 2, 3]
+    assert "parameter Sequential.0.weight" in found[1]
+
+
+def test_an_optimizer_that_is_made_anew_in_each_step_ends_steps_too(recorded):
+    def train():
+        model = nn.Linear(4, 2)
+        for _ in range(9):
+            loop(MAKERS["sgd"], model, turns=1)
+
+    assert list(steps_of(recorded(train))) == [1, 2, 3]
+
+
+def test_scaled_gradients_are_recorded_where_they_are_applied(recorded):
+    def train():
+        model = nn.Linear(4, 2)
+        optimizer, scaler = MAKERS["sgd"](model), torch.amp.GradScaler("cpu")
+        for _ in range(9):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert list(steps_of(recorded(train))) == [1, 2, 3]
+
+
+def test_the_same_loop_has_the_same_bits_and_one_with_another_number_has_not(recorded, tmp_path):
+    first = steps_of(recorded(lambda: loop(MAKERS["fused"])))
+    next(tmp_path.glob("rank-*")).unlink()
+    assert steps_of(recorded(lambda: loop(MAKERS["fused"]))) == first
+    next(tmp_path.glob("rank-*")).unlink()
+    other = steps_of(recorded(lambda: loop(lambda model: ADAM(model.parameters(), fused=True, eps=1e-7))))
+    assert next(step for step in first if other[step] != first[step]) == 1
+
+
+def test_a_step_s_operators_are_those_from_the_update_before_to_its_own(recorded, tmp_path):
+    recorded(lambda: loop(MAKERS["sgd"]), operators_of=2)
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    names = [line["name"] for line in lines]
+    assert sum(name.startswith("aten.native_batch_norm_backward") for name in names) == 1
+    assert sum(name.startswith(("aten.native_batch_norm.", "aten._native_batch_norm_legit.")) for name in names) == 1
+    assert any(line["backward"] for line in lines)
+    assert all(line["line"].rpartition(":")[0] == __file__ for line in lines if "backward" in line["name"])
+
+
+def test_memory_that_nobody_wrote_to_is_no_input(recorded, tmp_path):
+    def train():
+        weight = nn.Parameter(torch.empty(8).uniform_())
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        while True:
+            weight.grad = torch.empty_like(weight).fill_(1.0)
+            optimizer.step()
+
+    recorded(train, operators_of=1)
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    [drawn] = [line for line in lines if line["name"].startswith("aten.uniform_")][:1]
+    assert drawn["in"][0] == "unwritten"
+    assert drawn["in"][-1].startswith("generator ")
+    assert "unwritten" not in drawn["out"]

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,10 @@ class Witness:
 
     def listen(self) -> None:
         """Hear every update from now on."""
-        self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+        self._hooks = [
+            register_optimizer_step_pre_hook(_eager(self._before)),
+            register_optimizer_step_post_hook(_eager(self._after)),
+        ]
         if self._wanted.operators_of == 1:
             self._begin_operators()
 
@@ -79,8 +82,6 @@ class Witness:
             hook.remove()
 
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         if self._is_over:
             self._leave()
         parameters = _parameters_of(optimizer)
@@ -106,8 +107,6 @@ class Witness:
         self._optimizers.setdefault(id(optimizer), (optimizer, len(self._optimizers) + 1))
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         began_s = time.perf_counter()
         with _quiet():
             file, parameters = self._opened(), _parameters_of(optimizer)
@@ -198,6 +197,17 @@ class Witness:
             sys.stderr.flush()
             os._exit(0)
         raise SystemExit(0)
+
+
+def _eager(hook: Callable[..., None]) -> Callable[..., None]:
+    """The same where a script compiles the step of its optimizer: called between the compiled parts, never traced into them."""
+
+    def heard(*args: Any) -> None:
+        dynamo = sys.modules.get("torch._dynamo")
+        (hook if dynamo is None else dynamo.disable(hook))(*args)
+
+    heard._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return heard
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -9,7 +9,7 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "samebits"
-MOST_LINES, MOST_FILES = 81_100, 512
+MOST_LINES, MOST_FILES = 81_101, 512
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
 
@@ -34,6 +34,9 @@ FACES = frozenset(
         "testing/digests.py",
         "testing/frozen.py",
         "testing/short_end.py",
+        "verify/repeat/commits.py",
+        "witness/fixes.py",
+        "witness/site/sitecustomize.py",
     ]
 )
 """Entry points, and subjects of their own that many import."""
@@ -59,7 +62,7 @@ def test_the_package_does_not_grow_unsaid(capsys):
             f"{folders} folders and {sum(path.suffix == '.py' for path in tops)} files at the top, "
             f"{100 * imports / lines:.1f} % imports, a line of comment in {lines // max(remarks, 1)}; tests: {tests} lines"
         )
-    assert folders <= 10, "the first folder says the process"
+    assert folders <= 11, "the first folder says the process"
     assert sum(path.suffix == ".py" for path in tops) <= 9
     reason = "Take something out, or raise the number in this test and say in the commit what needs it."
     assert lines <= MOST_LINES, f"the package has {lines} lines. {reason}"

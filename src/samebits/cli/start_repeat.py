@@ -131,7 +131,7 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
     if options["where"] and against is not None:
         raise UsageError(
             "--where needs two live sides, but --against is a file.",
-            "Compare with the commit itself: --against-commit REV --where.",
+            "Give the commit itself: --against-commit REV --where.",
         )
 
 
@@ -147,7 +147,7 @@ def sides_from(
         pythons = [sys.executable, *named] if len(named) == 1 else named
         for one in pythons:
             if shutil.which(one) is None:
-                raise UsageError(f"--python {one} is no program that can be started.", "Give the path of a python.")
+                raise UsageError(f"--python {one} cannot be started.", "Give the path of a Python interpreter.")
         return tuple(Side(_short(one), replace(command, python=str(shutil.which(one)))) for one in pythons)
     count = 1 if is_alone else options["repeat"] or 2
     return tuple(Side(f"run {number}", command) for number in range(1, count + 1))

@@ -125,7 +125,7 @@ def test_another_commit_is_compared_and_the_operator_of_the_change_is_named(tmp_
         (["--repeat", "0"], "--repeat must be more than 0"),
         (["--where", "--against", "bits.json"], "--where needs two live sides"),
         (["--against-commit", "HEAD"], "needs a git repository"),
-        (["--python", "nowhere/python"], "is no program"),
+        (["--python", "nowhere/python"], "cannot be started"),
     ],
 )
 def test_options_that_cannot_be_are_one_sentence_before_anything_starts(tmp_path, words, sentence):

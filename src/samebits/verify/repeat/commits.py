@@ -27,7 +27,7 @@ def worktree(revision: str | None, script: Path | None, base: Path) -> Iterator[
             "Name it from the folder in which you are.",
         )
     root = Path(_git(here, "rev-parse", "--show-toplevel", problem="--against-commit needs a git repository."))
-    problem = f"--against-commit {revision} is no commit of {root}."
+    problem = f"--against-commit {revision} is not a commit of {root}."
     short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}", problem=problem)
     place = base / "commit"
     _git(root, "worktree", "add", "--detach", "--force", str(place), short, problem=problem)
@@ -55,5 +55,6 @@ def _git(folder: Path, *words: str, problem: str) -> str:
         raise UsageError("--against-commit needs git, which is not installed.", "Install git.") from None
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()
-        raise UsageError(problem, f"git says: {last[-1] if last else error.returncode}") from None
+        said = f" (git: {last[-1]})" if last else ""
+        raise UsageError(f"{problem.rstrip('.')}{said}.", "Name a commit of the repository in which you are.") from None
     return done.stdout.rstrip("\n")

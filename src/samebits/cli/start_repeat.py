@@ -24,8 +24,9 @@ from samebits.verify.plain import SCRIPT
 from samebits.verify.repeat.commits import worktree
 from samebits.verify.repeat.repeat import Proof, Side, repeat
 from samebits.verify.repeat.report import show
-from samebits.verify.repeat.result import CANNOT_TELL, Repeated
+from samebits.verify.repeat.result import Repeated
 from samebits.verify.repeat.started import Command, Runs
+from samebits.verify.result import CANNOT_TELL
 from samebits.verify.saved_bits import SavedBits
 
 DEFAULT_STEPS, DEFAULT_TIMEOUT_S = 20, 600.0

@@ -48,6 +48,12 @@ def start(options: dict[str, Any]) -> NoReturn:
             code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
             progress.say_stopped(int(code or 1))
             sys.exit(code)
+        except UsageError as error:
+            # What the script itself makes impossible, such as fewer lanes, a commit under test may have brought.
+            if not options["against"]:
+                raise
+            trials.remove()
+            start_repeat.cannot_tell(error, as_json=options["as_json"])
         finally:
             if result is None or result.exit_code == 0:
                 trials.remove()
@@ -83,11 +89,11 @@ def runs_are_compared(options: dict[str, Any]) -> bool:
         )
     if options["against"] and (path := Path(options["against"])).exists() and read_saved(path).has_lanes != has_lanes:
         of, now = ("ranks", "runs") if not has_lanes else ("runs", "ranks")
-        error = UsageError(
+        other_kind_of_bits = UsageError(
             f"{path} has bits of {of}, but of this script {now} are compared: one of them calls samebits.init().",
             f"Write it again with --save {path}.",
         )
-        start_repeat.cannot_tell(error, as_json=options["as_json"])
+        start_repeat.cannot_tell(other_kind_of_bits, as_json=options["as_json"])
     return not has_lanes or start_repeat.asked_for(options)
 
 

@@ -24,6 +24,8 @@ Examples:
   samebits verify --ranks 1 --save bits.json train.py      the bits of this commit
   samebits verify --ranks 1 --against bits.json train.py   are they still the same?
   samebits verify --interrupt 7 train.py             stopped after step 7, does it go on?
+  samebits verify --where plain.py                   twice, without our calls: which operator differs?
+  samebits verify --against-commit main plain.py     this tree and another commit
 
 \b
 Options go before SCRIPT; the words behind it are the script's own.
@@ -31,7 +33,9 @@ Options go before SCRIPT; the words behind it are the script's own.
 \b
 Exit code: 0 when every bit is the same and the lanes give the gradient of the
 whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
-in the use of samebits, or for a file that cannot be trusted; 130 for Ctrl-C."""
+in the use of samebits, or for a file that cannot be trusted; 125 when nothing
+could be compared: with --against, which `git bisect run` skips, and of a script
+that never calls samebits.init(); 130 for Ctrl-C."""
 
 
 @click.command(

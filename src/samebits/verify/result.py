@@ -18,6 +18,8 @@ from samebits.verify.lane_order import LaneOrder, Order
 from samebits.verify.plain import PLAIN, Plain, sentence
 
 T = TypeVar("T", int, float)
+CANNOT_TELL = 125
+"""The exit code with which `git bisect run` skips a commit: nothing was compared."""
 CONSTANT = 1e-4
 """If the ratios of all elements differ by less than this, relatively, they are one ratio."""
 

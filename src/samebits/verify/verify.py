@@ -20,7 +20,7 @@ from samebits.verify.evidence import Evidence, read_evidence
 from samebits.verify.explanation import Compared, Scene, expected, explain
 from samebits.verify.lane_order import LaneOrder, not_tried, try_another_order
 from samebits.verify.plain import SCRIPT, Agreement, Lanes, Plain, compare_gradients, elements_for, read_lanes
-from samebits.verify.result import Against, Failed, Result, Run
+from samebits.verify.result import CANNOT_TELL, Against, Failed, Result, Run
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
 
 LAST_WORDS = 5
@@ -153,7 +153,8 @@ def verify(proof: Proof, trials: Trials) -> Result:
             result.runs.append(run)
         _check_ends(compared, result.runs)
     except RunError as error:
-        result.failed = error.failed
+        # Compared with a file, a script that fails is one that `git bisect run` skips.
+        result.failed = replace(error.failed, exit_code=CANNOT_TELL) if proof.against is not None else error.failed
         return result
     result.lane_order = _lane_order(proof, trials, result, compared)
     _compare(proof, trials, result, compared)

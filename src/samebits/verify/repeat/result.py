@@ -10,9 +10,7 @@ from typing import Any
 from samebits.verify.comparison import first_difference
 from samebits.verify.evidence import Evidence, ItemAtStep, Recorded
 from samebits.verify.repeat.operators import Parting
-
-CANNOT_TELL = 125
-"""What `git bisect run` skips."""
+from samebits.verify.result import CANNOT_TELL
 
 
 class Verdict(StrEnum):

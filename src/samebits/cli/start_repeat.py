@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
+from samebits.cli.step_summary import append_summary
 from samebits.cli.under_way import UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import RunsFolder
@@ -87,10 +89,12 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
             else:
                 result.kept, result.folder = folder.keep(), str(folder.path)
             folder.close()
+    seconds = time.monotonic() - began
     if options["as_json"]:
         click.echo(json.dumps(result.as_json(), allow_nan=False))
     else:
-        show(result, screen(), seconds=time.monotonic() - began)
+        show(result, screen(), seconds=seconds)
+    append_summary(options["summary"], options["script"], partial(show, result, seconds=seconds))
     sys.exit(result.exit_code)
 
 

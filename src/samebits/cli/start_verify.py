@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from rich.console import Console
 
 from samebits.cli import start_repeat
 from samebits.cli.program import check_program, machine_for, program_from
 from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_form, form_from
+from samebits.cli.step_summary import append_summary, check_summary
 from samebits.cli.under_way import UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.script_source import file_calls_init, source_place
@@ -34,6 +36,7 @@ from samebits.verify.verify import Proof, verify
 
 def start(options: dict[str, Any]) -> NoReturn:
     """Prove what the options say; end with the exit code. Raises UsageError."""
+    check_summary(options["summary"])
     if runs_are_compared(options):
         start_repeat.start(options, *bits_files(options["save"], options["against"]))
     began = time.monotonic()
@@ -59,12 +62,19 @@ def start(options: dict[str, Any]) -> NoReturn:
                 trials.remove()
         if result.exit_code:
             result.kept, result.folder = trials.keep(), str(trials.base)
+    seconds, is_detailed = time.monotonic() - began, options["verbose"]
+
+    def print_result(console: Console) -> None:
+        if isinstance(result, Continued):
+            show_continued(result, console, is_detailed=is_detailed, seconds=seconds)
+        else:
+            show(result, console, is_detailed=is_detailed, seconds=seconds)
+
     if options["as_json"]:
         click.echo(json.dumps(result.as_json(), allow_nan=False))
-    elif isinstance(result, Continued):
-        show_continued(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
     else:
-        show(result, screen(), is_detailed=options["verbose"], seconds=time.monotonic() - began)
+        print_result(screen())
+    append_summary(options["summary"], options["script"], print_result)
     sys.exit(result.exit_code)
 
 

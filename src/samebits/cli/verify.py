@@ -87,6 +87,7 @@ that never calls samebits.init(); 130 for Ctrl-C."""
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @accept_in_place
+@click.option("--summary", default=None, metavar="FILE", help="Append the result as Markdown, for a CI's step summary.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is under way.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the table of all items, and all that is not covered.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

@@ -53,11 +53,14 @@ def verify(folder, *words, json_too=True):
 
 def test_a_repeatable_script_has_the_same_bits_and_nothing_is_said_of_ranks(tmp_path):
     write(tmp_path)
-    code, found = verify(tmp_path, "--steps", "4")
+    code, found = verify(tmp_path, "--steps", "4", "--summary", "summary.md")
     assert (code, found["verdict"], found["compares"], found["steps"]) == (0, "same bits", "runs with runs", 4)
     assert any("other numbers of processes" in one for one in found["not_covered"])
     assert [one["is_cut"] for one in found["runs"]] == [True, True]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["summary.md", "train.py"]
+    heading, _, verdict = (tmp_path / "summary.md").read_text().splitlines()[:3]
+    assert heading == "### samebits verify `train.py`"
+    assert verdict.startswith("**SAME BITS in run 1 and run 2: 4 steps")
 
 
 def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_path):
@@ -125,6 +128,7 @@ def test_another_commit_is_compared_and_the_operator_of_the_change_is_named(tmp_
         (["--repeat", "0"], "--repeat must be more than 0"),
         (["--where", "--against", "bits.json"], "--where needs two live sides"),
         (["--against-commit", "HEAD"], "needs a git repository"),
+        (["--summary", "nowhere/summary.md"], "--summary nowhere/summary.md cannot be written"),
         (["--python", "nowhere/python"], "cannot be started"),
     ],
 )

@@ -173,7 +173,9 @@ def try_one(planted: Planted) -> tuple[bool, str, float]:
         lines = script.read_text().splitlines()
         changed = {number for number, line in enumerate(lines, 1) if line not in planted.script.splitlines()}
         command = ["-m", "samebits", "verify", "-q", "--json", "--where", "--steps", "3", "--against-commit", "HEAD"]
-        ended = subprocess.run([sys.executable, *command, "train.py"], cwd=place, capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, *command, "train.py"], check=False, cwd=place, capture_output=True, text=True
+        )
     found = json.loads(ended.stdout) if ended.stdout else {}
     operator = found.get("operator") or {}
     names = [operator.get("name") or "", operator.get("other_name") or ""]

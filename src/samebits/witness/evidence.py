@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +18,9 @@ NAN_MARK = " nan"
 """Follows the hash of a tensor with a NaN in it, as `protocol.recording` has it."""
 MAX_LIST = 64
 """Longer lists inside a state are data: they get one hash."""
+MUCH = 1 << 22
+"""Bytes from which on several threads hash."""
+MOST_THREADS = 8
 MOST_FILES = 64
 """Of processes that all say they are the same rank."""
 
@@ -54,6 +58,15 @@ def norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(values.to(torch.complex128 if values.is_complex() else torch.float64)))
 
 
+def _all_marked(tensors: Sequence[Tensor]) -> list[str]:
+    is_plain = all(type(one) in (Tensor, torch.nn.Parameter) and one.layout is torch.strided for one in tensors)
+    if not is_plain or sum(one.nbytes for one in tensors) < MUCH:
+        return list(map(marked, tensors))
+    # hashlib lets other threads run. They end here: a script that forks later has no thread of ours.
+    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(marked, tensors))
+
+
 def rank() -> int:
     """That of this process."""
     distributed = torch.distributed
@@ -79,20 +92,18 @@ class EvidenceFile:
         self._norms: dict[str, str] | None = {} if norms else None
         self.write({"begin": 1, "facts": dict(facts)})
 
-    def tensor_item(self, item: str, tensor: Tensor) -> bool:
-        """Record it; False where the item is there already, or the tensor is somewhere else."""
-        if item in self._items or tensor.is_meta:
-            return False
-        self._items[item] = marked(tensor)
+    def tensor_items(self, pairs: Iterable[tuple[str, Tensor]]) -> None:
+        """Record tensors; one whose item is there already, or that is somewhere else, is left out."""
+        new = {item: tensor for item, tensor in pairs if item not in self._items and not tensor.is_meta}
+        self._items.update(zip(new, _all_marked(list(new.values())), strict=True))
         if self._norms is not None:
-            self._norms[item] = norm(tensor).hex()
-        return True
+            self._norms.update((item, norm(tensor).hex()) for item, tensor in new.items())
 
     def state_items(self, name: str, value: Any) -> None:
         """Record everything in a state that can be compared."""
         for path, leaf in _leaves(name, value):
             if isinstance(leaf, Tensor):
-                self.tensor_item(path, leaf)
+                self.tensor_items([(path, leaf)])
             else:
                 self._items.setdefault(path, leaf.hex() if isinstance(leaf, float) else repr(leaf))
 

@@ -96,22 +96,18 @@ class Witness:
         file = self._opened()
         before = {id(one) for one in parameters if not self._names.knows(one)}
         self._names.learn(parameters)
-        for one in parameters:
-            if id(one) in before and self._step == 1:
-                file.tensor_item(f"initial {self._names.of(one)}", one)
-        for one in parameters:
-            if one.grad is not None and id(one) not in self._updated:
-                file.tensor_item(f"gradient {self._names.of(one)}", one.grad)
-        for name, tensor in self._names.buffers():
-            file.tensor_item(f"buffer {name}", tensor)
+        if self._step == 1:
+            file.tensor_items((f"initial {self._names.of(one)}", one) for one in parameters if id(one) in before)
+        fresh = [one for one in parameters if one.grad is not None and id(one) not in self._updated]
+        file.tensor_items((f"gradient {self._names.of(one)}", one.grad) for one in fresh if one.grad is not None)
+        file.tensor_items((f"buffer {name}", tensor) for name, tensor in self._names.buffers())
         self._optimizers.setdefault(id(optimizer), (optimizer, len(self._optimizers) + 1))
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         began_s = time.perf_counter()
         with _quiet():
             file, parameters = self._opened(), _parameters_of(optimizer)
-            for one in parameters:
-                file.tensor_item(f"parameter {self._names.of(one)}", one)
+            file.tensor_items((f"parameter {self._names.of(one)}", one) for one in parameters)
             self._updated.update(map(id, parameters))
             self._updates += 1
             if self._step in (1, self._wanted.steps) or self._step % STATE_EVERY == 0:

@@ -26,6 +26,7 @@ FACES = frozenset(
         "cli/demo.py",
         "cli/doctor.py",
         "cli/start_run.py",
+        "cli/step_summary.py",
         "protocol/backends.py",
         "protocol/layout/stream_key.py",
         "protocol/recording.py",

@@ -252,6 +252,9 @@ class Snapshots:
             # [Note: why all but one copy goes]
             # Two nodes may have a snapshot of one step each. All ranks must load the same one.
             remove(mine)
+        if position.local_world_size != position.world_size:
+            # The other ranks of this node would look at it while it goes.
+            transport.barrier(CALL, where())
         return _Newest(name, -rank, is_whole=mine is not None and mine.name == name and mine.is_dir())
 
     # When another rank is lost

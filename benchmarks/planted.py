@@ -60,7 +60,7 @@ for step in range(8):
     loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
     optimizer.zero_grad()
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 """
 RESNET = """
@@ -140,17 +140,17 @@ PLANTED = (
     Planted("fused attention", GPT, "mixed = weights @ v", "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)", ("aten._scaled_dot_product", "aten.expand")),
     Planted("another initial value", GPT, "std=0.02)", "std=0.021)", ("aten.normal_",)),
     Planted("another seed", GPT, "torch.manual_seed(1)", "torch.manual_seed(2)", ("aten.normal_", "aten.uniform_")),
-    Planted("limit of a norm", GPT, "model.parameters(), 1.0)", "model.parameters(), 0.9)", ("aten.mul", "aten.clamp", "aten.reciprocal", "aten.div", "aten._foreach_mul")),
+    Planted("limit of a norm", GPT, "model.parameters(), 0.1)", "model.parameters(), 0.0999)", ("aten.mul", "aten.clamp", "aten.reciprocal", "aten.div", "aten._foreach_mul")),
     Planted("learning rate", GPT, "lr=1e-3", "lr=1.001e-3", ("aten._foreach", "aten._fused", "aten.addcdiv_", "aten.mul_")),
     Planted("fused update", GPT, "lr=1e-3)", "lr=1e-3, fused=True)", ("aten._fused_adamw_", "aten._foreach", "aten.add_", "aten.zeros", "aten.empty")),
-    Planted("a mask by another number", GPT, "-math.inf", "-1e4", ("aten.masked_fill",)),
+    Planted("a mask by another number", GPT, "-math.inf", "-3.0", ("aten.masked_fill",)),
     Planted("bias of a convolution", RESNET, "padding=1, bias=False)", "padding=1, bias=True)", ("aten.uniform_", "aten.empty", "aten.convolution")),
     Planted("momentum of statistics", RESNET, "self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)", "self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width, momentum=0.11)", ("aten.native_batch_norm", "aten._native_batch_norm")),
     Planted("dropout", RESNET, "nn.Dropout(0.1)", "nn.Dropout(0.11)", ("aten.bernoulli_", "aten.native_dropout")),
     Planted("order of additions", RESNET, "torch.relu(x + y)", "torch.relu((x + 1e-7) + y)", ("aten.add",)),
     Planted("weight decay", RESNET, "weight_decay=1e-4", "weight_decay=2e-4", ("aten.add", "aten._foreach_add")),
     Planted("normalization of data", RESNET, "- 0.1) / 0.5", "- 0.1) / 0.501", ("aten.div",)),
-    Planted("a mean", LSTM, "out.sum(1) / out.shape[1]", "out.mean(1)", ("aten.mean", "aten.sum")),
+    Planted("a sum from the other end", LSTM, "out.sum(1) / out.shape[1]", "out.flip(1).sum(1) / out.shape[1]", ("aten.flip", "aten.sum")),
     Planted("smoothed labels", LSTM, "(logits, labels[rows])", "(logits, labels[rows], label_smoothing=0.001)", ("aten._log_softmax", "aten.nll_loss", "aten.mean", "aten.neg", "aten.sum", "aten.mul")),
     Planted("double precision inside", LSTM, "logits = model(texts[rows])", "logits = model(texts[rows]).double().softmax(-1).log().float()", ("aten._to_copy",)),
 )  # fmt: skip

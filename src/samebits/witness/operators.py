@@ -24,6 +24,8 @@ from .evidence import digest, local, rank
 
 UNWRITTEN = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
 """Their results hold what was in memory before."""
+OWN_MEMORY = ("rnn", "cudnn", "miopen")
+"""In names of operators that hand memory of their own, in bytes, to their backward: only parts of it are written."""
 MOST_VALUES = 1 << 20
 """Of results with more elements the first ones are written."""
 _PLAIN = (int, str, bool, torch.dtype, torch.device, type(None))
@@ -99,7 +101,9 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {_memory_of(one) for one in given if isinstance(one, Tensor)}
         for one in made:
             if isinstance(one, Tensor) and (memory := _memory_of(one)) not in before:
-                if name.startswith(UNWRITTEN):
+                if name.startswith(UNWRITTEN) or (
+                    one.dtype is torch.uint8 and any(word in name for word in OWN_MEMORY)
+                ):
                     self._unwritten.add(memory)
                 else:
                     self._unwritten.discard(memory)

@@ -158,3 +158,22 @@ def test_memory_that_nobody_wrote_to_is_no_input(recorded, tmp_path):
     assert drawn["in"][0] == "unwritten"
     assert drawn["in"][-1].startswith("generator ")
     assert "unwritten" not in drawn["out"]
+
+
+def test_memory_of_an_operator_s_own_is_no_result(recorded, tmp_path):
+    """The workspace of a recurrent layer is written in part; the rest is what was there before."""
+
+    def train():
+        model = nn.LSTM(4, 8, batch_first=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            optimizer.zero_grad()
+            model(torch.ones(2, 3, 4))[0].sum().backward()
+            optimizer.step()
+
+    recorded(train, operators_of=1)
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    layers = [line for line in lines if line["name"].startswith("aten.mkldnn_rnn_layer")]
+    if not layers:
+        pytest.skip("this torch has no such layer of oneDNN")
+    assert [line["out"][3] for line in layers if "backward" not in line["name"]] == ["unwritten"] * 2

@@ -15,7 +15,7 @@ MOST_LINES = {
     "machine": 2_685,
     "protocol": 6_862,
     "rank": 67,
-    "rank/checkpoint": 6_518,
+    "rank/checkpoint": 6_521,
     "rank/checks": 1_635,
     "rank/data": 2_734,
     "rank/init": 1_176,

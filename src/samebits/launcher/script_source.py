@@ -121,6 +121,11 @@ def file_calls_init(file: Path, folder: Path) -> bool:
     return any(b"samebits" in source and _calls_init(tree) for source, tree in _sources(file, folder))
 
 
+def sources_of(file: Path, folder: Path) -> Iterator[bytes]:
+    """The text of a file and of what it imports that is not installed; see `file_calls_init`."""
+    return (source for source, _ in _sources(file, folder))
+
+
 def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
     """The text and the tree of a file, and of what it imports that is not installed; the user's own files first."""
     users, seen, left = ScriptFiles.below(folder), {file}, MOST_BYTES

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 HASH_DIGITS = 12
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 """How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NAMED = 4
 
@@ -22,12 +24,19 @@ class Proved:
     ranks: Sequence[int]
     lanes: int
     threads: int
+    day: str = ""
+    """As 2026-11-28, where an earlier `verify` proved it; empty where this run was asked to."""
+    args: str = ""
+    """The arguments with which it was proved, if they are others than this run's."""
 
     def of(self, result: Mapping[str, Any]) -> str:
         """What that says of a run; empty where it had other lanes or threads. `result`: what is in its `result.json`."""
         if (self.lanes, self.threads) != (result.get("lanes"), result.get("threads")):
             return ""
-        return f"over {_count(self.steps, 'step')} on {' and '.join(map(str, self.ranks))} ranks"
+        ranks = list(map(str, self.ranks))
+        several = f"{', '.join(ranks[:-1])} and {ranks[-1]}" if len(ranks) > 1 else ranks[0]
+        day = f", {_day(self.day)}" if self.day else ""
+        return f"over {_count(self.steps, 'step')} on {several} ranks{day}{f', with {self.args}' if self.args else ''}"
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,15 @@ def _claim(facts: BitsFacts) -> str:
         return place
     others = f"numbers of ranks that divide {facts.lanes}" if facts.ranks_divide else "numbers of ranks"
     return f"{place}; {f'proved {facts.proved}' if facts.proved else f'other {others}: not proved yet'}"
+
+
+def _day(text: str) -> str:
+    """`28 Nov 2026`; the text itself where it is no day."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ MOST_LINES = {
     "bench": 1_319,
     "cli": 3_494,
     "integrations": 2_205,
-    "launcher": 15_901,
+    "launcher": 15_896,
     "machine": 2_685,
     "protocol": 6_880,
     "rank": 67,

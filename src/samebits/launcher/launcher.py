@@ -9,7 +9,6 @@ import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from samebits.errors import SamebitsError, UsageError
 from samebits.launcher.diagnosis.findings import CROWDED_CORES, EARLY_LEAVER, STARVED_LOADER
@@ -18,9 +17,8 @@ from samebits.launcher.folder import make_run_folder, remove_run_folder
 from samebits.launcher.nodes.cluster import Cluster
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.kept import modules_for, torch_variables_for
-from samebits.launcher.proofs import key_of, recall
+from samebits.launcher.proofs import with_its_source
 from samebits.launcher.request import LaunchRequest, Outcome
-from samebits.launcher.script_source import calls_init
 from samebits.launcher.signals import CaughtSignals
 from samebits.launcher.supervise.attempt import Attempt, evidence_of
 from samebits.launcher.supervise.attempts import Attempts
@@ -42,7 +40,6 @@ from samebits.launcher.terminal.report import (
 )
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.tracking import start_tracking
-from samebits.protocol.claims import Proved
 from samebits.protocol.run_folder import RunFolder, write_private
 from samebits.protocol.saving import OFF
 
@@ -85,8 +82,7 @@ def launch(
 def _launch(
     request: LaunchRequest, console: Console, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
-    request = replace(request, entry=replace(request.entry, calls_init=calls_init(request)))
-    request = replace(request, computation=replace(request.computation, proved=_proved_before(request)))
+    request = with_its_source(request)
     if not request.output.is_quiet and opens_at_once(request):
         console.line(opening_line(request, {}))
     if request.nodes.place.is_one_node:
@@ -105,19 +101,6 @@ def _launch(
         if cluster is None or not cluster.has_begun:
             # Nothing ran that could have left something worth keeping.
             remove_run_folder(request)
-
-
-def _proved_before(request: LaunchRequest) -> Proved | None:
-    """What was proved of the script: for this run, or by an earlier `verify`. For the last lines only."""
-    entry, computation, placement = request.entry, request.computation, request.placement
-    if computation.proved is not None or computation.evidence or not entry.calls_init or entry.call is not None:
-        return computation.proved
-    device = placement.device if placement.device_given else ""
-    with suppress(Exception):  # what only labels ends no run
-        return recall(
-            key_of(entry.script, entry.module, (computation.form, computation.arithmetic, device)), entry.args
-        )
-    return None
 
 
 def _run(

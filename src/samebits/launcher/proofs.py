@@ -15,12 +15,13 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from samebits.launcher.script_source import source_place, sources_of
+from samebits.launcher.request import LaunchRequest
+from samebits.launcher.script_source import calls_init, source_place, sources_of
 from samebits.machine.cores import model_and_instructions
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
@@ -51,6 +52,17 @@ def key_of(script: Path | None, module: str | None, conditions: tuple[Form, Arit
     machine = version("torch"), platform.python_version(), *model_and_instructions()
     found.update(json.dumps([astuple(form), astuple(arithmetic), device, machine]).encode())
     return found.hexdigest()[:32]
+
+
+def with_its_source(request: LaunchRequest) -> LaunchRequest:
+    """The request with what its source says: whether it calls `samebits.init`, and what was proved of it."""
+    entry, computation = replace(request.entry, calls_init=calls_init(request)), request.computation
+    if computation.proved is None and not computation.evidence and entry.calls_init and entry.call is None:
+        device = request.placement.device if request.placement.device_given else ""
+        with suppress(Exception):  # what only labels ends no run
+            key = key_of(entry.script, entry.module, (computation.form, computation.arithmetic, device))
+            computation = replace(computation, proved=recall(key, entry.args))
+    return replace(request, entry=entry, computation=computation)
 
 
 def remember(key: str, args: Sequence[str], proved: Proved) -> None:

@@ -29,6 +29,9 @@ def _listen() -> None:
     importlib.import_module(f"{name}.arrival").await_torch()
 
 
-_go_on()
-if os.environ.get("SAMEBITS_WITNESS"):
-    _listen()
+try:
+    _go_on()
+finally:
+    # Python goes on behind a sitecustomize that fails.
+    if os.environ.get("SAMEBITS_WITNESS"):
+        _listen()

@@ -26,7 +26,9 @@ def local(tensor: Tensor) -> Tensor:
     # A DTensor has it; a plain tensor has no such method.
     part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     part = part.detach()
-    return part if part.layout is torch.strided else part.to_dense()
+    part = part if part.layout is torch.strided else part.to_dense()
+    # Conjugated and negated views hold the bits of others.
+    return part.resolve_conj().resolve_neg()
 
 
 def digest(tensor: Tensor) -> str:
@@ -79,9 +81,9 @@ class EvidenceFile:
         self._norms: dict[str, str] | None = {} if norms else None
         self.write({"begin": 1, "facts": dict(facts)})
 
-    def tensor_item(self, item: str, tensor: Tensor) -> bool:
-        """Record it; False where the item is there already, or the tensor is somewhere else."""
-        if item in self._items or tensor.is_meta:
+    def tensor_item(self, item: str, tensor: Tensor, *, is_newer: bool = False) -> bool:
+        """Record it; False where the item is there already and this is no newer value, or the tensor is somewhere else."""
+        if (item in self._items and not is_newer) or tensor.is_meta:
             return False
         self._items[item] = marked(tensor)
         if self._norms is not None:

@@ -7,6 +7,7 @@ parameter, and for an optimizer around another. The process ends when it begins 
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -111,7 +112,8 @@ class Witness:
         with _quiet():
             file, parameters = self._opened(), _parameters_of(optimizer)
             for one in parameters:
-                file.tensor_item(f"parameter {self._names.of(one)}", one)
+                # An optimizer may go on changing what the one inside it has updated.
+                file.tensor_item(f"parameter {self._names.of(one)}", one, is_newer=True)
             self._updated.update(map(id, parameters))
             self._updates += 1
             if self._step in (1, self._wanted.steps) or self._step % STATE_EVERY == 0:
@@ -169,9 +171,12 @@ class Witness:
         if self._file is None or self._pid != os.getpid():
             if self._pid != os.getpid():
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
+                self._updates, self._updates_of_a_step = 0, 0
             self._began_s = time.perf_counter()
             self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
+            # A process that multiprocessing has forked calls nothing else at its end.
+            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
         return self._file
 
     def _at_exit(self) -> None:

@@ -114,8 +114,9 @@ def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
             result.facts = tuple(facts_apart(first.facts, other.facts, (f"in {first.label}", f"in {other.label}")))
     if result.apart is None and proof.against is not None:
         path, saved = proof.against
-        steps = min(saved.steps, first.steps)
-        result.against, result.steps = str(path), steps
+        # A script that has come to its end earlier than the other is another one.
+        steps = min(saved.steps, proof.steps)
+        result.against, result.steps = str(path), min(steps, first.steps)
         there, here = saved.evidence.until(steps), first.evidence.until(steps)
         here = replace(here, ranks=here.ranks[:1])
         result.apart = compare((path.name, there), (first.label, here))

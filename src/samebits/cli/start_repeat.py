@@ -23,7 +23,7 @@ from samebits.cli.under_way import UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import RunsFolder
 from samebits.verify.plain import SCRIPT
-from samebits.verify.repeat.commits import worktree
+from samebits.verify.repeat.commits import Commit, worktree
 from samebits.verify.repeat.repeat import Proof, Side, repeat
 from samebits.verify.repeat.report import show
 from samebits.verify.repeat.result import Repeated
@@ -141,12 +141,12 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
 
 
 def sides_from(
-    options: Mapping[str, Any], command: Command, commit: tuple[str, Path] | None, *, is_alone: bool
+    options: Mapping[str, Any], command: Command, commit: Commit | None, *, is_alone: bool
 ) -> tuple[Side, ...]:
     """The runs that are compared. Raises UsageError for an interpreter that is none."""
     if commit is not None:
-        revision, folder = commit
-        return Side("this tree", command), Side(revision, command, folder)
+        moved = (str(commit.root), str(commit.place))
+        return Side("this tree", command), Side(commit.name, command, commit.folder, moved)
     if options["python"]:
         named = [word for word in options["python"].split(",") if word]
         pythons = [sys.executable, *named] if len(named) == 1 else named

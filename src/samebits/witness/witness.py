@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from .evidence import EvidenceFile, rank
+from .moved import in_commit
 from .names import Names
 from .operators import Operators
 
@@ -45,6 +46,8 @@ class Wanted:
     """The step whose operators are recorded."""
     values_of: int | None = None
     """The operator among them whose results are written."""
+    moved: Sequence[str] | None = None
+    """The top of the user's tree, and of the commit that is imported from instead."""
 
 
 class Witness:
@@ -192,7 +195,8 @@ class Witness:
     def _finish(self, *, is_cut: bool) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        self._opened().write({"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s})
+        end = {"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s}
+        self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
         """End the process as if the script had called `sys.exit`; a script that goes on all the same is ended outright."""
@@ -226,6 +230,12 @@ def _quiet() -> Any:
     stack.enter_context(torch._C.DisableTorchFunction())
     stack.enter_context(_disable_current_modes())
     return stack
+
+
+def not_moved(root: str, place: str) -> list[str]:
+    """Files of the user's own tree that were imported although the commit has them too: an editable install names them."""
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return sorted(one for one in files if in_commit(one, root, place))
 
 
 def facts() -> dict[str, Any]:

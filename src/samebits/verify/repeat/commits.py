@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.errors import UsageError
 
 
+@dataclass(frozen=True)
+class Commit:
+    """A commit's worktree."""
+
+    name: str
+    """The short one."""
+    folder: Path
+    """What is the working directory here."""
+    root: Path
+    """The top of this tree."""
+    place: Path
+    """The top of the commit's."""
+
+
 @contextmanager
-def worktree(revision: str | None, script: Path | None, base: Path) -> Iterator[tuple[str, Path] | None]:
-    """The commit's short name, and the folder in it that is the working directory here; None where no revision is named.
+def worktree(revision: str | None, script: Path | None, base: Path) -> Iterator[Commit | None]:
+    """The commit in a worktree; None where no revision is named.
 
     Raises:
         UsageError: where there is no repository, or no such commit.
@@ -30,10 +46,12 @@ def worktree(revision: str | None, script: Path | None, base: Path) -> Iterator[
     problem = f"--against-commit {revision} is not a commit of {root}."
     short = _git(root, "rev-parse", "--short", "--verify", f"{revision}^{{commit}}", problem=problem)
     place = base / "commit"
-    _git(root, "worktree", "add", "--detach", "--force", str(place), short, problem=problem)
+    # No hook of the user's runs for a folder that is soon gone.
+    quiet = ("-c", f"core.hooksPath={os.devnull}")
+    _git(root, *quiet, "worktree", "add", "--detach", "--force", str(place), short, problem=problem)
     try:
         _link_unknown(root, place)
-        yield short, place / here.relative_to(root.resolve())
+        yield Commit(short, place / here.relative_to(root.resolve()), root.resolve(), place)
     finally:
         with suppress(UsageError):
             _git(root, "worktree", "remove", "--force", str(place), problem="")
@@ -44,7 +62,8 @@ def _link_unknown(root: Path, place: Path) -> None:
     text = _git(root, "ls-files", "--others", "--directory", "-z", problem="git cannot list the files here.")
     for name in filter(None, text.split("\0")):
         there, link = root / name.rstrip("/"), place / name.rstrip("/")
-        if not link.exists() and link.parent.is_dir():
+        # Compiled code of this tree would pass for the commit's where both files have one size and one second.
+        if there.name != "__pycache__" and not link.exists() and link.parent.is_dir():
             link.symlink_to(there)
 
 

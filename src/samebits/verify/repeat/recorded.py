@@ -72,6 +72,11 @@ def _read(ended: Ended, files: list[Path]) -> Made | str:
         ends += [line for line in lines if "end" in line][-1:]
     if len(ends) < len(files):
         return f"A process that trains was ended before it could say how far it came.{ended.last_words}"
+    if not_moved := [path for end in ends for path in end.get("not_moved", ())]:
+        return (
+            f"It imported {not_moved[0]} of this tree instead of the commit's, so the commit is not what ran. "
+            "Add the folder from which that is imported to PYTHONPATH: there the commit's own takes its place."
+        )
     is_cut = all(end["cut"] for end in ends)
     spent = max(end["spent_s"] / end["took_s"] if end["took_s"] else 0.0 for end in ends)
     evidence = Evidence(tuple(ranks), End(over=True, reached=not is_cut), norms)

@@ -188,7 +188,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def cannot_tell(error: UsageError, *, as_json: bool) -> NoReturn:
     """End where the script itself cannot be started while it is compared with a file: `git bisect run` skips this commit."""
-    text = f"{error} {error.fix}".strip()
+    text = str(error)
     if as_json:
         click.echo(json.dumps({"verdict": "cannot tell", "exit_code": CANNOT_TELL, "why": text}))
     else:

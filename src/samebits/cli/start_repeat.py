@@ -173,12 +173,20 @@ def _watch(under_way: UnderWay, label: str, seconds: float | None) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Signals that end a process end it as Ctrl-C does: what it has started is ended first."""
+    """Signals that end a process end it as Ctrl-C does: what it has started is ended first, whatever signals follow."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # One that is ignored stays so, as behind nohup.
+    before = {one: handler for one in ending if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """Scripts without our calls: runs are compared with runs, and what differs is named down to the operator."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,25 @@ def test_a_script_ends_with_a_command_that_is_killed_outright(tmp_path):
         process.kill()
     script = Path("/proc", (tmp_path / "pid").read_text())
     until(lambda: not script.exists() or "Z" in (script / "stat").read_text().split()[2])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_leaves_no_process_behind(tmp_path, ending):
+    # What the script starts ends a while after it is asked to.
+    slow = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(2), sys.exit())); print(1, flush=True); time.sleep(99)"
+    start = f"import subprocess; child = subprocess.Popen([sys.executable, '-c', {slow!r}], stdout=-1); child.stdout.read(2)"
+    tell = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); child.wait()"
+    write(tmp_path, changed=("import torch", f"{start}; {tell}"))
+    command = [sys.executable, "-m", "samebits", "verify", "-q", "--in-place", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        process.send_signal(ending)
+        time.sleep(0.5)
+        process.send_signal(ending)
+        assert "no process and no file of the runs is left" in process.communicate(timeout=30)[1]
+    assert process.returncode == 128 + ending
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
 @pytest.mark.parametrize(

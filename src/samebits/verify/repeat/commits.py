@@ -12,7 +12,6 @@ from pathlib import Path
 
 from samebits.errors import UsageError
 
-
 PLACE = "commit"
 """The worktree, in the folder of the runs."""
 

@@ -23,7 +23,7 @@ from samebits.cli.under_way import UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import RunsFolder
 from samebits.verify.plain import SCRIPT
-from samebits.verify.repeat.commits import worktree
+from samebits.verify.repeat.commits import Commit, worktree
 from samebits.verify.repeat.repeat import Proof, Side, repeat
 from samebits.verify.repeat.report import show
 from samebits.verify.repeat.result import Repeated
@@ -141,12 +141,12 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
 
 
 def sides_from(
-    options: Mapping[str, Any], command: Command, commit: tuple[str, Path] | None, *, is_alone: bool
+    options: Mapping[str, Any], command: Command, commit: Commit | None, *, is_alone: bool
 ) -> tuple[Side, ...]:
     """The runs that are compared. Raises UsageError for an interpreter that is none."""
     if commit is not None:
-        revision, folder = commit
-        return Side("this tree", command), Side(revision, command, folder)
+        moved = (str(commit.root), str(commit.place))
+        return Side("this tree", command), Side(commit.name, command, commit.folder, moved)
     if options["python"]:
         named = [word for word in options["python"].split(",") if word]
         pythons = [sys.executable, *named] if len(named) == 1 else named
@@ -173,12 +173,20 @@ def _watch(under_way: UnderWay, label: str, seconds: float | None) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Signals that end a process end it as Ctrl-C does: what it has started is ended first."""
+    """Signals that end a process end it as Ctrl-C does: what it has started is ended first, whatever signals follow."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # One that is ignored stays so, as behind nohup.
+    before = {one: handler for one in ending if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:
@@ -188,7 +196,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def cannot_tell(error: UsageError, *, as_json: bool) -> NoReturn:
     """End where the script itself cannot be started while it is compared with a file: `git bisect run` skips this commit."""
-    text = f"{error} {error.fix}".strip()
+    text = str(error)
     if as_json:
         click.echo(json.dumps({"verdict": "cannot tell", "exit_code": CANNOT_TELL, "why": text}))
     else:

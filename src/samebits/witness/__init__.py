@@ -1,6 +1,7 @@
 """What listens in any Python that a user's command starts: hashes of all that its optimizers update, step by step.
 
     how it gets there: PYTHONPATH, then            site/sitecustomize.py
+    another commit's modules instead of these      moved
     when torch has been imported                   arrival
     steps, and what is recorded in each            witness
     names of parameters, without the script's help names

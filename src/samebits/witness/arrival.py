@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -19,21 +20,28 @@ VARIABLE = "SAMEBITS_WITNESS"
 class _Torch(importlib.abc.MetaPathFinder):
     """Finds torch as all others do; when it has been imported, the witness begins to listen."""
 
+    def __init__(self) -> None:
+        self._is_asking = False
+
     def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> Any:
-        if fullname != "torch":
+        if fullname != "torch" or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        # Libraries ask whether torch is there long before they import it: each answer must be able to begin.
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
     """Torch's loader, and what follows it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, finder: _Torch) -> None:
+        self._loader, self._finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
@@ -44,12 +52,17 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
+        with suppress(ValueError):
+            sys.meta_path.remove(self._finder)
         begin()
 
 
 def await_torch() -> None:
-    """Listen from the moment on at which torch has been imported."""
-    sys.meta_path.insert(0, _Torch())
+    """Listen from the moment on at which torch has been imported, which a .pth file or another sitecustomize may have done."""
+    if "torch" in sys.modules:
+        begin()
+    else:
+        sys.meta_path.insert(0, _Torch())
 
 
 def begin() -> None:

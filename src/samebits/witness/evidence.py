@@ -30,7 +30,9 @@ def local(tensor: Tensor) -> Tensor:
     # A DTensor has it; a plain tensor has no such method.
     part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     part = part.detach()
-    return part if part.layout is torch.strided else part.to_dense()
+    part = part if part.layout is torch.strided else part.to_dense()
+    # Conjugated and negated views hold the bits of others.
+    return part.resolve_conj().resolve_neg()
 
 
 def digest(tensor: Tensor) -> str:
@@ -92,9 +94,9 @@ class EvidenceFile:
         self._norms: dict[str, str] | None = {} if norms else None
         self.write({"begin": 1, "facts": dict(facts)})
 
-    def tensor_items(self, pairs: Iterable[tuple[str, Tensor]]) -> None:
-        """Record tensors; one whose item is there already, or that is somewhere else, is left out."""
-        new = {item: tensor for item, tensor in pairs if item not in self._items and not tensor.is_meta}
+    def tensor_items(self, pairs: Iterable[tuple[str, Tensor]], *, are_newer: bool = False) -> None:
+        """Record tensors; left out is one whose item is there already, if these are no newer values, or that is somewhere else."""
+        new = {item: one for item, one in pairs if (are_newer or item not in self._items) and not one.is_meta}
         self._items.update(zip(new, _all_marked(list(new.values())), strict=True))
         if self._norms is not None:
             self._norms.update((item, norm(tensor).hex()) for item, tensor in new.items())

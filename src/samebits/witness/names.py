@@ -28,14 +28,22 @@ class Names:
         if not new:
             return
         for root in _roots(new):
-            label = type(root).__name__
-            count = self._labels[label] = self._labels.get(label, 0) + 1
-            label = f"{label}.{count}." if count > 1 else f"{label}."
+            label = self._label(type(root).__name__)
             self._roots.append((label, root))
             for name, tensor in _tensors(root, "_parameters"):
                 self._take(tensor, label + name)
         for one in new:
             self._take(one, f"unnamed.{len(self._names) + 1}")
+
+    def _label(self, kind: str) -> str:
+        """What the names of a module begin with, and those of no other: `Net.`, then `Net.2.`."""
+        while True:
+            count = self._labels[kind] = self._labels.get(kind, 0) + 1
+            label = f"{kind}.{count}." if count > 1 else f"{kind}."
+            # A first Sequential has a `Sequential.2.` of its own.
+            own = (name for before, root in self._roots for name in _children(before, root))
+            if count == 1 or label not in own:
+                return label
 
     def _take(self, tensor: Tensor, name: str) -> None:
         if id(tensor) not in self._names:
@@ -92,6 +100,11 @@ def _subclasses(kind: type) -> set[type]:
 def _own(module: nn.Module) -> dict[str, Any]:
     """Its dictionary, past what the class makes of attributes."""
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+
+
+def _children(label: str, root: nn.Module) -> Iterator[str]:
+    """What the names of the module's own modules begin with."""
+    return (f"{label}{name}." for name in _own(root)["_modules"])
 
 
 def _tensors(root: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:

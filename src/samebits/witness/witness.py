@@ -7,6 +7,7 @@ parameter, and for an optimizer around another. The process ends when it begins 
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from .evidence import EvidenceFile, rank
+from .moved import in_commit
 from .names import Names
 from .operators import Operators
 
@@ -44,6 +46,8 @@ class Wanted:
     """The step whose operators are recorded."""
     values_of: int | None = None
     """The operator among them whose results are written."""
+    moved: Sequence[str] | None = None
+    """The top of the user's tree, and of the commit that is imported from instead."""
 
 
 class Witness:
@@ -107,7 +111,8 @@ class Witness:
         began_s = time.perf_counter()
         with _quiet():
             file, parameters = self._opened(), _parameters_of(optimizer)
-            file.tensor_items((f"parameter {self._names.of(one)}", one) for one in parameters)
+            # An optimizer may go on changing what the one inside it has updated.
+            file.tensor_items(((f"parameter {self._names.of(one)}", one) for one in parameters), are_newer=True)
             self._updated.update(map(id, parameters))
             self._updates += 1
             if self._step in (1, self._wanted.steps) or self._step % STATE_EVERY == 0:
@@ -165,9 +170,12 @@ class Witness:
         if self._file is None or self._pid != os.getpid():
             if self._pid != os.getpid():
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
+                self._updates, self._updates_of_a_step = 0, 0
             self._began_s = time.perf_counter()
             self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
+            # A process that multiprocessing has forked calls nothing else at its end.
+            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
         return self._file
 
     def _at_exit(self) -> None:
@@ -183,7 +191,8 @@ class Witness:
     def _finish(self, *, is_cut: bool) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        self._opened().write({"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s})
+        end = {"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s}
+        self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
         """End the process as if the script had called `sys.exit`; a script that goes on all the same is ended outright."""
@@ -217,6 +226,12 @@ def _quiet() -> Any:
     stack.enter_context(torch._C.DisableTorchFunction())
     stack.enter_context(_disable_current_modes())
     return stack
+
+
+def not_moved(root: str, place: str) -> list[str]:
+    """Files of the user's own tree that were imported although the commit has them too: an editable install names them."""
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return sorted(one for one in files if in_commit(one, root, place))
 
 
 def facts() -> dict[str, Any]:

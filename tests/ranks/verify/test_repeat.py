@@ -1,8 +1,11 @@
 """Scripts without our calls: runs are compared with runs, and what differs is named down to the operator."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +54,14 @@ def verify(folder, *words, json_too=True):
     return ended.returncode, json.loads(ended.stdout) if json_too and ended.stdout else ended.stdout + ended.stderr
 
 
+def until(holds):
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never holds")
+
+
 def test_a_repeatable_script_has_the_same_bits_and_nothing_is_said_of_ranks(tmp_path):
     write(tmp_path)
     code, found = verify(tmp_path, "--steps", "4", "--summary", "summary.md")
@@ -79,6 +90,7 @@ def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_pa
         (("nn.LayerNorm(16)", "nn.LayerNorm(16, eps=1.01e-5)"), 1, "different bits"),
         (("import random", "import random  # a comment"), 0, "same bits"),
         (("print('over')", "pass"), 0, "same bits"),
+        (("range(9)", "range(2)"), 1, "different bits"),
         (("for step in", "raise SystemExit(3)\nfor step in"), 125, "cannot tell"),
         (("optimizer.step()", "pass"), 125, "cannot tell"),
         (("for step in", "for step in ("), 125, "cannot tell"),
@@ -119,6 +131,42 @@ def test_another_commit_is_compared_and_the_operator_of_the_change_is_named(tmp_
     assert found["tried"] == []
     listed = subprocess.run(["git", "worktree", "list"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.thorough
+def test_a_script_ends_with_a_command_that_is_killed_outright(tmp_path):
+    write(
+        tmp_path,
+        changed=(
+            "import os",
+            f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(99)",
+        ),
+    )
+    command = [sys.executable, "-m", "samebits", "verify", "-q", "--in-place", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        process.kill()
+    script = Path("/proc", (tmp_path / "pid").read_text())
+    until(lambda: not script.exists() or "Z" in (script / "stat").read_text().split()[2])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_leaves_no_process_behind(tmp_path, ending):
+    # What the script starts ends a while after it is asked to.
+    slow = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(2), sys.exit())); print(1, flush=True); time.sleep(99)"
+    start = f"import subprocess; child = subprocess.Popen([sys.executable, '-c', {slow!r}], stdout=-1); child.stdout.read(2)"
+    tell = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); child.wait()"
+    write(tmp_path, changed=("import torch", f"{start}; {tell}"))
+    command = [sys.executable, "-m", "samebits", "verify", "-q", "--in-place", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        process.send_signal(ending)
+        time.sleep(0.5)
+        process.send_signal(ending)
+        assert "no process and no file of the runs is left" in process.communicate(timeout=30)[1]
+    assert process.returncode == 128 + ending
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
 @pytest.mark.parametrize(

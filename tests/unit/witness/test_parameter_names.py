@@ -34,6 +34,14 @@ def test_two_models_of_one_class_have_two_labels_in_the_order_of_their_parameter
     assert named(second.weight, first.weight)[1] == ["Linear.weight", "Linear.2.weight"]
 
 
+def test_a_second_model_s_names_are_never_those_of_a_part_of_the_first():
+    first = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Sequential(nn.Linear(1, 1)))
+    second = nn.Sequential(nn.Linear(1, 1))
+    found = named(*first.parameters(), *second.parameters())[1]
+    assert len(set(found)) == 6
+    assert found[-1] == "Sequential.3.0.bias"
+
+
 def test_a_shared_parameter_has_one_name_and_one_of_no_module_a_number():
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     model[1].weight = model[0].weight

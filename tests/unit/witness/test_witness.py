@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from samebits.witness.evidence import digest
 from samebits.witness.witness import Wanted, Witness
 
 
@@ -177,3 +178,37 @@ def test_memory_of_an_operator_s_own_is_no_result(recorded, tmp_path):
     if not layers:
         pytest.skip("this torch has no such layer of oneDNN")
     assert [line["out"][3] for line in layers if "backward" not in line["name"]] == ["unwritten"] * 2
+
+
+def test_what_an_optimizer_changes_behind_the_step_of_its_base_class_is_recorded(recorded):
+    class Shifted(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            with torch.no_grad():
+                weight.zero_()
+
+    weight = nn.Parameter(torch.ones(3))
+
+    def train():
+        optimizer = Shifted([weight], lr=0.1)
+        while True:
+            weight.grad = torch.ones(3)
+            optimizer.step()
+
+    assert steps_of(recorded(train))[3]["parameter unnamed.1"] == digest(torch.zeros(3))
+
+
+def test_conjugated_and_negated_gradients_are_recorded_by_their_values(recorded):
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    part = nn.Parameter(torch.ones(3))
+
+    def train():
+        optimizer = torch.optim.SGD([weight, part], lr=0.1)
+        while True:
+            weight.grad = torch.full((3,), 1 + 2j, dtype=torch.complex64).conj()
+            part.grad = weight.grad.imag
+            optimizer.step()
+
+    items = steps_of(recorded(train))[1]
+    assert items["gradient unnamed.1"] == digest(torch.full((3,), 1 - 2j, dtype=torch.complex64))
+    assert items["gradient unnamed.2"] == digest(torch.full((3,), -2.0))

@@ -32,9 +32,11 @@ class Made:
 def read_made(ended: Ended, limit_s: float) -> Made | str:
     """The run with its evidence, or one sentence that says why there is nothing to compare."""
     files = sorted(ended.folder.glob("rank-*.jsonl"))
-    if ended.is_late:
+    is_recorded = bool(files) and all(map(_is_cut, files))
+    # What a script does when it is ended behind the last step, such as waiting for a process, has no bits.
+    if ended.is_late and not is_recorded:
         return f"It was ended after {limit_s:g} s (--timeout): too few steps were made.{ended.last_words}"
-    if ended.code:
+    if ended.code and not is_recorded:
         how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
         return f"It ended {how}.{ended.last_words}"
     if not files:
@@ -48,6 +50,12 @@ def read_made(ended: Ended, limit_s: float) -> Made | str:
             "which belong together. Verify the script that they run, or give each its RANK."
         )
     return _read(ended, files)
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the process has made all steps that were wanted."""
+    lines = path.read_text().splitlines()
+    return bool(lines) and bool(json.loads(lines[-1]).get("cut"))
 
 
 def _read(ended: Ended, files: list[Path]) -> Made | str:
@@ -64,6 +72,11 @@ def _read(ended: Ended, files: list[Path]) -> Made | str:
         ends += [line for line in lines if "end" in line][-1:]
     if len(ends) < len(files):
         return f"A process that trains was ended before it could say how far it came.{ended.last_words}"
+    if not_moved := [path for end in ends for path in end.get("not_moved", ())]:
+        return (
+            f"It imported {not_moved[0]} of this tree instead of the commit's, so the commit is not what ran. "
+            "Add the folder from which that is imported to PYTHONPATH: there the commit's own takes its place."
+        )
     is_cut = all(end["cut"] for end in ends)
     spent = max(end["spent_s"] / end["took_s"] if end["took_s"] else 0.0 for end in ends)
     evidence = Evidence(tuple(ranks), End(over=True, reached=not is_cut), norms)

@@ -27,6 +27,12 @@ class Side:
     command: Command
     folder: Path | None = None
     """Its working directory; None: the user's."""
+    moved: tuple[str, str] | None = None
+    """The top of the user's tree, and of the one that is imported from instead."""
+
+    def wanted(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """What is to be recorded, for the witness."""
+        return {**wanted, **({"moved": self.moved} if self.moved is not None else {})}
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def _made(
     label: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> Made:
-    ended = runs.run(label or side.label, side.command, wanted, variables, side.folder)
+    ended = runs.run(label or side.label, side.command, side.wanted(wanted), variables, side.folder)
     made = read_made(ended, proof.limit_s)
     if isinstance(made, str):
         raise NothingToCompareError(ended.label, made)
@@ -114,8 +120,9 @@ def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
             result.facts = tuple(facts_apart(first.facts, other.facts, (f"in {first.label}", f"in {other.label}")))
     if result.apart is None and proof.against is not None:
         path, saved = proof.against
-        steps = min(saved.steps, first.steps)
-        result.against, result.steps = str(path), steps
+        # A script that has come to its end earlier than the other is another one.
+        steps = min(saved.steps, proof.steps)
+        result.against, result.steps = str(path), min(steps, first.steps)
         there, here = saved.evidence.until(steps), first.evidence.until(steps)
         here = replace(here, ranks=here.ranks[:1])
         result.apart = compare((path.name, there), (first.label, here))
@@ -150,7 +157,8 @@ def _operators_of(
     folders: list[Path] = []
     for side in pair:
         what = "the values" if values_of is not None else "each operator"
-        ended = runs.run(f"{side.label}, {what} of step {step}", side.command, wanted, None, side.folder)
+        label = f"{side.label}, {what} of step {step}"
+        ended = runs.run(label, side.command, side.wanted(wanted), None, side.folder)
         made = read_made(ended, proof.limit_s)
         if isinstance(made, str):
             return f"The run that records operators failed: {made}"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from samebits.verify.comparison import first_difference
-from samebits.verify.evidence import Evidence, ItemAtStep, Recorded
+from samebits.verify.evidence import Evidence, ItemAtStep, Kind, Recorded
 from samebits.verify.repeat.operators import Parting
 from samebits.verify.result import CANNOT_TELL
 
@@ -151,7 +151,7 @@ def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | 
     found = []
     ours, theirs = left[1], right[1]
     for rank in range(max(len(ours.ranks), len(theirs.ranks))):
-        one, other = _rank_of(ours, rank), _rank_of(theirs, rank)
+        one, other = _with_like_states(_rank_of(ours, rank), _rank_of(theirs, rank))
         difference = first_difference([Evidence((one,)), Evidence((other,))])
         if difference is not None:
             place = difference.place
@@ -163,6 +163,19 @@ def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | 
                 )
             )  # fmt: skip
     return min(found, key=lambda apart: apart.place.step, default=None)
+
+
+def _with_like_states(one: Recorded, other: Recorded) -> tuple[Recorded, Recorded]:
+    """Both without the optimizer's state of steps in which only one recorded it, because it was asked for fewer steps or ended."""
+    left, right = ({place.step for place in each if place.kind is Kind.OPTIMIZER} for each in (one, other))
+    alone = left ^ right
+    if not alone:
+        return one, other
+    ours, theirs = (
+        {place: value for place, value in each.items() if place.kind is not Kind.OPTIMIZER or place.step not in alone}
+        for each in (one, other)
+    )
+    return ours, theirs
 
 
 def _rank_of(evidence: Evidence, rank: int) -> Recorded:

@@ -19,7 +19,7 @@ from typing import Any
 from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.leftovers import descendants
 from samebits.machine.private_view import PrivateView, ViewReport, make_view
-from samebits.machine.processes import adopt_orphans
+from samebits.machine.processes import adopt_orphans, die_with_parent
 
 SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
 OFFLINE = {
@@ -160,13 +160,15 @@ class Runs:
         }
         script = command.script if folder is not None else place.script(command.script)
         here = str(folder or place.folder or Path.cwd())
-        view = self._views.current
+        view, parent = self._views.current, os.getpid()
 
         def enter() -> None:
             # Whoever enters a view begins at its root.
             if view is not None:
                 view.join()
                 os.chdir(here)
+            # Entering a view changes the rights of a process, and the kernel forgets this then.
+            die_with_parent(parent)
 
         began = time.monotonic()
         try:

@@ -1,6 +1,7 @@
 """Python imports this file at its start where its folder is on PYTHONPATH. It waits for torch, and leaves the rest as it is."""
 
 import importlib.util
+import json
 import os
 import sys
 
@@ -17,7 +18,8 @@ def _go_on() -> None:
             sys.modules["sitecustomize"] = hidden
 
 
-def _listen() -> None:
+def _witness() -> str:
+    """The name of the package that listens."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # Under a name of its own: an installed samebits may be another version.
     name = "_samebits_witness"
@@ -26,9 +28,21 @@ def _listen() -> None:
     )
     assert spec is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
-    importlib.import_module(f"{name}.arrival").await_torch()
+    return name
 
 
-_go_on()
-if os.environ.get("SAMEBITS_WITNESS"):
-    _listen()
+def _import_from_commit() -> None:
+    moved = json.loads(os.environ["SAMEBITS_WITNESS"]).get("moved")
+    if moved:
+        importlib.import_module(f"{_NAME}.moved").import_from_commit(*moved)
+
+
+_NAME = _witness() if os.environ.get("SAMEBITS_WITNESS") else ""
+if _NAME:
+    _import_from_commit()
+try:
+    _go_on()
+finally:
+    # Python goes on behind a sitecustomize that fails.
+    if _NAME:
+        importlib.import_module(f"{_NAME}.arrival").await_torch()

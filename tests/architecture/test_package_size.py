@@ -37,6 +37,7 @@ FACES = frozenset(
         "testing/short_end.py",
         "verify/repeat/commits.py",
         "witness/fixes.py",
+        "witness/moved.py",
         "witness/site/sitecustomize.py",
     ]
 )

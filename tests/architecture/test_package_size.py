@@ -9,7 +9,7 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "samebits"
-MOST_LINES, MOST_FILES = 81_167, 513
+MOST_LINES, MOST_FILES = 81_335, 514
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
 
@@ -36,6 +36,7 @@ FACES = frozenset(
         "testing/short_end.py",
         "verify/repeat/commits.py",
         "witness/fixes.py",
+        "witness/moved.py",
         "witness/site/sitecustomize.py",
     ]
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.promises import promise
+
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
@@ -62,6 +64,10 @@ def until(holds):
     raise AssertionError("it never holds")
 
 
+@promise(
+    "what-verify-proves",
+    "Runs of a script without our calls are compared with runs, in private files, and nothing is said about numbers of ranks",
+)
 def test_a_repeatable_script_has_the_same_bits_and_nothing_is_said_of_ranks(tmp_path):
     write(tmp_path)
     code, found = verify(tmp_path, "--steps", "4", "--summary", "summary.md")
@@ -74,6 +80,10 @@ def test_a_repeatable_script_has_the_same_bits_and_nothing_is_said_of_ranks(tmp_
     assert verdict.startswith("**SAME BITS in run 1 and run 2: 4 steps")
 
 
+@promise(
+    "what-verify-proves",
+    "Where two runs differ, the step, the tensor, the first operator that differs with its line, and what helped are named",
+)
 def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_path):
     write(tmp_path, "rows = rows if step != 2 else torch.tensor([random.randrange(64) for _ in rows])")
     code, found = verify(tmp_path, "--steps", "4", "--where")
@@ -84,6 +94,7 @@ def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_pa
     assert [(one["name"], one["helped"]) for one in found["tried"]] == [("one seed", True)]
 
 
+@promise("what-verify-proves", "With `--against` a commit under test gives 0, 1 or 125, as `git bisect run` wants it")
 @pytest.mark.parametrize(
     ("changed", "code", "verdict"),
     [

@@ -6,6 +6,7 @@ from samebits.launcher.proofs import MOST_PROOFS, key_of, recall, remember
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
 from samebits.protocol.layout.mesh import Form
+from tests.support.promises import promise
 
 PLAIN = Form(), Arithmetic(), ""
 PROVED = Proved(20, (1, 2, 4), 4, 1, day="2026-11-28")
@@ -21,6 +22,11 @@ def script(tmp_path, monkeypatch):
     return path
 
 
+@promise(
+    "what-verify-proves",
+    "A remembered proof is said with its day, of the same sources under the same conditions only",
+    also=["test_what_was_changed_since_is_not_proved", "test_a_damaged_file_is_no_proof_and_no_failure"],
+)
 def test_it_is_said_with_its_day_and_for_these_lanes_and_threads_only(script):
     remember(key_of(script, None, PLAIN), ("--lr", "1"), PROVED)
     found = recall(key_of(script, None, PLAIN), ("--lr", "1"))

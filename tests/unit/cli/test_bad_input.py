@@ -66,7 +66,7 @@ class Command:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    (tmp_path / "x.py").write_text("raise AssertionError('started')")
+    (tmp_path / "x.py").write_text("raise AssertionError('started')\nimport samebits\nsamebits.init()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return Command(tmp_path, monkeypatch, capfd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -18,6 +19,8 @@ NAN_MARK = " nan"
 """Follows the hash of a tensor with a NaN in it, as `protocol.recording` has it."""
 MAX_LIST = 64
 """Longer lists inside a state are data: they get one hash."""
+LONG = 1 << 16
+"""Bytes from which on a tensor has a quicker digest."""
 MUCH = 1 << 22
 """Bytes from which on several threads hash."""
 MOST_THREADS = 8
@@ -36,10 +39,20 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def digest(tensor: Tensor) -> str:
-    """32 hexadecimal digits: equal where the bits are, in the order of the elements."""
+    """32 hexadecimal digits: equal where the bits are, in the order of the elements. Made for accidents, not against attackers."""
     flat = local(tensor).contiguous().cpu().reshape(-1).view(torch.uint8)
-    found = (ctypes.c_char * flat.numel()).from_address(flat.data_ptr()) if flat.numel() else b""
-    return blake2b(found, digest_size=16).hexdigest()
+    length = flat.numel()
+    found = (ctypes.c_char * length).from_address(flat.data_ptr()) if length else b""
+    if length < LONG:
+        return blake2b(found, digest_size=16).hexdigest()
+    # [Note: a checksum and two sums]
+    # A hash of a cryptographer takes as long as a step of many models. CRC-32 knows the order, the sums of the words of both
+    # halves know every change of a value; all of them run at the speed of memory.
+    words = length // 16 * 16
+    whole = flat if flat.storage_offset() % 8 == 0 else flat.clone()
+    sums = [int(half.sum()) for half in whole[:words].view(torch.int64).chunk(2)]
+    text = f"{length} {zlib.crc32(found)} {sums} ".encode() + bytes(memoryview(found)[words:])
+    return blake2b(text, digest_size=16).hexdigest()
 
 
 def marked(tensor: Tensor) -> str:

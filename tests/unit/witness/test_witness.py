@@ -212,3 +212,37 @@ def test_conjugated_and_negated_gradients_are_recorded_by_their_values(recorded)
     items = steps_of(recorded(train))[1]
     assert items["gradient unnamed.1"] == digest(torch.full((3,), 1 - 2j, dtype=torch.complex64))
     assert items["gradient unnamed.2"] == digest(torch.full((3,), -2.0))
+
+
+@pytest.mark.parametrize("length", [10, 5000, 40_000, 40_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
+def test_a_digest_changes_with_each_bit_and_with_the_order(length, dtype):
+    torch.manual_seed(0)
+    values = (
+        torch.randint(0, 2, (length,)).to(dtype) if dtype is torch.bool else torch.randint(-9, 9, (length,)).to(dtype)
+    )
+    values[:2] = torch.tensor([0, 1]).to(dtype)
+    found = {digest(values)}
+    for place in (0, 1, length // 2, length - 1):
+        other = values.clone()
+        other.view(torch.uint8)[place * values.itemsize] ^= 1
+        found.add(digest(other))
+    swapped = values.clone()
+    swapped[:2] = values[[1, 0]]
+    assert len(found | {digest(swapped)}) >= (6 if length > 10 else 5)
+    assert digest(values.clone()) == digest(values)
+
+
+def test_signs_that_flip_together_are_seen():
+    values = torch.ones(1 << 15)
+    for places in ([0, 2], [0, 4, 8, 12], list(range(0, 1 << 15, 2)), list(range(1 << 15))):
+        other = values.clone()
+        other[places] *= -1
+        assert digest(other) != digest(values)
+
+
+def test_a_digest_does_not_depend_on_where_a_tensor_lies():
+    memory = torch.randn(1 << 16).to(torch.bfloat16)
+    for offset in range(9):
+        part = memory[offset : offset + 50_000]
+        assert digest(part) == digest(part.clone()) == digest(part.clone().reshape(2, -1).t().contiguous().t())

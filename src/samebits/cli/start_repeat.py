@@ -34,8 +34,11 @@ from samebits.verify.saved_bits import SavedBits
 DEFAULT_STEPS, DEFAULT_TIMEOUT_S = 20, 600.0
 RUNS_ONLY = ("repeat", "where", "against_commit", "python", "num_processes", "timeout")
 """Options that only runs of one script have."""
-RANKS_ONLY = ("ranks", "lanes", "strategy", "accept", "interrupt", "precision", "numerics")
-"""Those that need lanes."""
+RANKS_ONLY = (
+    *("ranks", "lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "accept", "interrupt"),
+    *("threads", "device"),
+)
+"""Those of runs with lanes. A script without our calls is started as it is, so it decides about threads and devices itself."""
 
 
 def asked_for(options: Mapping[str, Any]) -> bool:
@@ -46,7 +49,7 @@ def asked_for(options: Mapping[str, Any]) -> bool:
 def is_given(options: Mapping[str, Any], name: str) -> bool:
     """Whether an option stands on the command line; 0 does."""
     value = options.get(name)
-    return value is not None and value is not False and value not in ((), "")
+    return value is not None and value is not False and value not in ((), "") and (name, value) != ("device", "auto")
 
 
 def start(options: dict[str, Any], save: Path | None, against: tuple[Path, SavedBits] | None) -> NoReturn:
@@ -114,12 +117,14 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
     """Raises UsageError for options that do not go together."""
     for name in RANKS_ONLY:
         if is_given(options, name):
+            asked = next((one for one in RUNS_ONLY if is_given(options, one)), None)
+            why = f"--{asked.replace('_', '-')}" if asked is not None else "a script without samebits.init()"
             raise UsageError(
-                f"--{name} needs lanes, but {command.title} never calls samebits.init(): its runs are compared with runs.",
-                f"Leave out --{name}, or port the script (docs/guide/migrate.md).",
+                f"--{name} is about ranks with lanes, but {why} compares runs of the script as it is started.",
+                f"Leave out --{name}.",
             )
-    for name in ("repeat", "num_processes", "timeout"):
-        if options[name] is not None and options[name] <= 0:
+    for name in ("repeat", "num_processes", "timeout", "steps"):
+        if options[name] is not None and not options[name] > 0:
             spelled = {"num_processes": "-n"}.get(name, f"--{name}")
             raise UsageError(f"{spelled} must be more than 0, but is {options[name]}.", "Leave it out for the default.")
     sides = [name for name in ("repeat", "against", "against_commit", "python") if options[name]]
@@ -153,7 +158,10 @@ def sides_from(
         for one in pythons:
             if shutil.which(one) is None:
                 raise UsageError(f"--python {one} cannot be started.", "Give the path of a Python interpreter.")
-        return tuple(Side(_short(one), replace(command, python=str(shutil.which(one)))) for one in pythons)
+        names = [_short(one) for one in pythons]
+        names = names if len(set(names)) == len(names) else pythons
+        found = [str(shutil.which(one)) for one in pythons]
+        return tuple(Side(name, replace(command, python=one)) for name, one in zip(names, found, strict=True))
     count = 1 if is_alone else options["repeat"] or 2
     return tuple(Side(f"run {number}", command) for number in range(1, count + 1))
 

@@ -11,9 +11,9 @@ from datetime import date
 from typing import Any
 
 HASH_DIGITS = 12
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 """How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NAMED = 4
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,6 @@
     hashes, and lines of the evidence              evidence
     each operator of one step                      operators
 
-Runs in: a process of the user's own, with any torch from 2.1 on; samebits need not be installed there. So these files need
+Runs in: a process of the user's own, with its own torch (tried: 2.12, 2.13); samebits need not be installed there. So these files need
 the standard library and torch only, and import each other by relative names.
 """

@@ -102,7 +102,7 @@ class EvidenceFile:
     """
 
     def __init__(self, folder: Path, rank: int, facts: Mapping[str, Any], *, norms: bool) -> None:
-        self._file, self.number = _create(folder, rank)
+        self._file = _create(folder, rank)
         self._items: dict[str, str] = {}
         self._norms: dict[str, str] | None = {} if norms else None
         self.write({"begin": 1, "facts": dict(facts)})
@@ -134,8 +134,8 @@ class EvidenceFile:
         self._file.flush()
 
 
-def _create(folder: Path, rank: int) -> tuple[TextIO, int]:
-    """A file that no other process has; how many have the same rank."""
+def _create(folder: Path, rank: int) -> TextIO:
+    """A file that no other process has, though it says that it is the same rank."""
     for number in range(1, MOST_FILES + 1):
         try:
             descriptor = os.open(
@@ -143,7 +143,7 @@ def _create(folder: Path, rank: int) -> tuple[TextIO, int]:
             )
         except FileExistsError:
             continue
-        return os.fdopen(descriptor, "w"), number
+        return os.fdopen(descriptor, "w")
     raise SystemExit(f"samebits: {MOST_FILES} processes of rank {rank} train; that is more than can be compared.")
 
 

@@ -72,7 +72,7 @@ class Witness:
         """In this step so far, and in the one before."""
 
     def listen(self) -> None:
-        """Hear every update from now on."""
+        """Listen to every update from now on."""
         self._hooks = [
             register_optimizer_step_pre_hook(_eager(self._before)),
             register_optimizer_step_post_hook(_eager(self._after)),
@@ -81,7 +81,7 @@ class Witness:
             self._begin_operators()
 
     def stop(self) -> None:
-        """Hear nothing from now on."""
+        """Listen no more."""
         for hook in self._hooks:
             hook.remove()
 
@@ -180,6 +180,7 @@ class Witness:
 
     def _at_exit(self) -> None:
         """The script has ended by itself."""
+        self._end_operators()
         if self._pid == os.getpid() and not self._is_over and self._file is not None and self._updated:
             with _quiet():
                 for optimizer, _ in self._optimizers.values():
@@ -207,12 +208,12 @@ class Witness:
 def _eager(hook: Callable[..., None]) -> Callable[..., None]:
     """The same where a script compiles the step of its optimizer: called between the compiled parts, never traced into them."""
 
-    def heard(*args: Any) -> None:
+    def call(*args: Any) -> None:
         dynamo = sys.modules.get("torch._dynamo")
         (hook if dynamo is None else dynamo.disable(hook))(*args)
 
-    heard._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return heard
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

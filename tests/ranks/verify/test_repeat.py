@@ -183,8 +183,15 @@ def test_a_second_signal_leaves_no_process_behind(tmp_path, ending):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--ranks", "1,2"], "--ranks needs lanes"),
+        (["--ranks", "1,2"], "--ranks is about ranks with lanes"),
         (["--repeat", "0"], "--repeat must be more than 0"),
+        (["--steps", "0"], "--steps must be more than 0"),
+        (["--timeout", "nan"], "--timeout must be more than 0"),
+        (["--threads", "2"], "--threads is about ranks with lanes"),
+        (["--device", "cpu"], "--device is about ranks with lanes"),
+        (["--mesh", "ddp=2"], "--mesh is about ranks with lanes"),
+        (["--allow", "aten.x"], "--allow is about ranks with lanes"),
+        (["--where", "--ranks", "1,2"], "but --where compares runs"),
         (["--where", "--against", "bits.json"], "--where needs two live sides"),
         (["--against-commit", "HEAD"], "needs a git repository"),
         (["--summary", "nowhere/summary.md"], "--summary nowhere/summary.md cannot be written"),

@@ -97,6 +97,6 @@ def _git(folder: Path, *words: str, problem: str) -> str:
         raise UsageError("--against-commit needs git, which is not installed.", "Install git.") from None
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()
-        said = f" (git: {last[-1]})" if last else ""
-        raise UsageError(f"{problem.rstrip('.')}{said}.", "Name a commit of the repository in which you are.") from None
+        why = f" (git: {last[-1]})" if last else ""
+        raise UsageError(f"{problem.rstrip('.')}{why}.", "Name a commit of the repository in which you are.") from None
     return done.stdout.rstrip("\n")

@@ -164,6 +164,8 @@ def _operators_of(
             return f"The run that records operators failed: {made}"
         folders.append(ended.folder)
     ours, theirs = (read_operators(folder / f"operators-{rank:05d}.jsonl") for folder in folders)
+    if not ours and not theirs:
+        return f"No operator of step {step} was recorded."
     values = [folder / f"values-{rank:05d}.json" for folder in folders]
     return first_parting(ours, theirs, step), (values[0], values[1])
 

@@ -70,7 +70,7 @@ class Repeated:
     num_processes: int | None
     runs: list[Run] = field(default_factory=list)
     compared: int = 0
-    """How many items every step has."""
+    """How many different items there are."""
     apart: Apart | None = None
     why: str = ""
     """Why nothing can be compared."""
@@ -101,8 +101,9 @@ class Repeated:
     def not_covered(self) -> list[str]:
         """What this says nothing about."""
         behind = f"what lies behind step {self.steps}" if any(run.is_cut for run in self.runs) else ""
+        ranks = "ranks but 0" if self.against and (self.num_processes or 1) > 1 else ""
         others = "other numbers of processes (a script with samebits.init() has the same bits on any)"
-        return [one for one in (behind, "what no optimizer updates", others) if one]
+        return [one for one in (behind, ranks, "what no optimizer updates", others) if one]
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""

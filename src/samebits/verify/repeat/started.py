@@ -24,12 +24,11 @@ from samebits.machine.processes import adopt_orphans, die_with_parent
 SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
 OFFLINE = {
     "WANDB_MODE": "offline",
-    "COMET_OFFLINE": "1",
     "NEPTUNE_MODE": "offline",
     "CLEARML_OFFLINE_MODE": "1",
     "MLFLOW_TRACKING_URI": "file:./mlruns",
 }
-"""No tracker hears of these runs."""
+"""What keeps trackers from their servers, by their own variables."""
 GRACE_S = 5.0
 """Between the signal that asks a run to end and the one that ends it."""
 LOOK_S = 0.05

@@ -23,15 +23,15 @@ MOST_LINES = {
     "rank/portable": 689,
     "rank/position": 2_719,
     "rank/process_group": 2_346,
-    "rank/recording": 1_185,
+    "rank/recording": 1_164,
     "rank/run": 3_680,
     "rank/start": 1_533,
     "rank/strategy": 11_319,
     "rank/transport": 3_858,
     "show": 1_239,
     "testing": 1_047,
-    "verify": 4_095,
-    "witness": 924,
+    "verify": 4_097,
+    "witness": 925,
 }
 """Of each room. A number only falls; who needs more takes it from another room, and says why in the commit."""
 SLACK = 60

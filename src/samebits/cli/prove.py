@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from samebits.cli.start_verify import Progress
-from samebits.cli.under_way import UnderWay, screen
+from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.request import LaunchRequest

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from samebits.cli.step_summary import append_summary
-from samebits.cli.under_way import UnderWay, screen
+from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import RunsFolder
 from samebits.verify.plain import SCRIPT
@@ -58,6 +58,7 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
     command = command_from(options)
     check(options, command, against)
     under_way = UnderWay(is_quiet=options["quiet"])
+    progress = Progress(under_way)
     folder = RunsFolder("verify")
     result: Repeated | None = None
     with _ended_by_signals():
@@ -75,7 +76,7 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
                 )
                 runs = Runs(
                     folder.path,
-                    lambda label, seconds: _watch(under_way, label, seconds),
+                    progress.watch,
                     under_way.note,
                     in_place=options["in_place"],
                     limit_s=proof.limit_s,
@@ -83,8 +84,7 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
                 result = repeat(proof, runs)
         except (KeyboardInterrupt, SystemExit) as ending:
             code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
-            under_way.end()
-            under_way.say("stopped: nothing is proved; no process and no file of the runs is left")
+            progress.say_stopped(int(code or 1))
             sys.exit(code)
         finally:
             if result is None or result.exit_code == 0:
@@ -131,13 +131,11 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
     if len(sides) > 1:
         spelled = ", ".join(f"--{name.replace('_', '-')}" for name in sides)
         raise UsageError(f"{spelled} name different things to compare with.", "Give one of them.")
-    if against is not None:
-        name = command.module or Path(command.title).name
-        if against[1].script != name:
-            raise UsageError(
-                f"{against[0]} has the bits of {against[1].script}, not of {name}.",
-                f"Name that script, or write the file again with --save; --accept {SCRIPT} is for scripts with lanes.",
-            )
+    if against is not None and against[1].script != command.name:
+        raise UsageError(
+            f"{against[0]} has the bits of {against[1].script}, not of {command.name}.",
+            f"Name that script, or write the file again with --save; --accept {SCRIPT} is for scripts with lanes.",
+        )
     if options["where"] and against is not None:
         raise UsageError(
             "--where needs two live sides, but --against is a file.",
@@ -170,13 +168,6 @@ def _short(python: str) -> str:
     """The environment of an interpreter, as a person calls it."""
     path = Path(python)
     return path.parent.parent.name if path.parent.name == "bin" and os.sep in python else python
-
-
-def _watch(under_way: UnderWay, label: str, seconds: float | None) -> None:
-    if seconds is None:
-        under_way.begin(label)
-    else:
-        under_way.end(f"{label} … {seconds:.1f} s")
 
 
 @contextmanager

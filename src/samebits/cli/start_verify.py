@@ -20,7 +20,7 @@ from samebits.cli import start_repeat
 from samebits.cli.program import check_program, machine_for, program_from
 from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_form, form_from
 from samebits.cli.step_summary import append_summary, check_summary
-from samebits.cli.under_way import UnderWay, screen
+from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.proofs import key_of, remember, today
 from samebits.launcher.script_source import file_calls_init, source_place
@@ -40,8 +40,9 @@ from samebits.verify.verify import Proof, verify
 def start(options: dict[str, Any]) -> NoReturn:
     """Prove what the options say; end with the exit code. Raises UsageError."""
     check_summary(options["summary"])
-    if runs_are_compared(options):
-        start_repeat.start(options, *bits_files(options["save"], options["against"]))
+    save, against = bits_files(options["save"], options["against"])
+    if runs_are_compared(options, against):
+        start_repeat.start(options, save, against)
     began = time.monotonic()
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     under_way = UnderWay(is_quiet=options["quiet"])
@@ -98,7 +99,7 @@ def _keep(result: Result | Continued, key: str, program: Program) -> None:
         remember(key, program.args, proved)
 
 
-def runs_are_compared(options: dict[str, Any]) -> bool:
+def runs_are_compared(options: dict[str, Any], against: tuple[Path, SavedBits] | None) -> bool:
     """Whether runs of the script are compared with each other: where that is asked for, or the script never calls samebits.init.
 
     Raises:
@@ -107,7 +108,7 @@ def runs_are_compared(options: dict[str, Any]) -> bool:
     try:
         check_program(options["script"], options["module"], "verify")
     except UsageError as error:
-        if options["against"] and read_saved(Path(options["against"])):
+        if against is not None:
             start_repeat.cannot_tell(error, as_json=options["as_json"])
         raise
     place = source_place(*((None, options["script"]) if options["module"] else (Path(options["script"]), None)))
@@ -117,11 +118,11 @@ def runs_are_compared(options: dict[str, Any]) -> bool:
             f"-n is for scripts without samebits.init(), but {options['script']} calls it.",
             "Name the numbers of ranks: --ranks 1,2,4.",
         )
-    if options["against"] and (path := Path(options["against"])).exists() and read_saved(path).has_lanes != has_lanes:
+    if against is not None and against[1].has_lanes != has_lanes:
         of, now = ("ranks", "runs") if not has_lanes else ("runs", "ranks")
         other_kind_of_bits = UsageError(
-            f"{path} has bits of {of}, but of this script {now} are compared: one of them calls samebits.init().",
-            f"Write it again with --save {path}.",
+            f"{against[0]} has bits of {of}, but of this script {now} are compared: one of them calls samebits.init().",
+            f"Write it again with --save {against[0]}.",
         )
         start_repeat.cannot_tell(other_kind_of_bits, as_json=options["as_json"])
     return not has_lanes or start_repeat.asked_for(options)
@@ -242,28 +243,3 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
             "Give at least two numbers (--ranks 1,2), or a file (--save, --against).",
         )
     return ranks
-
-
-class Progress:
-    """A line for each run on standard error, and its seconds while it lasts.
-
-    Args:
-        under_way: what says them.
-    """
-
-    def __init__(self, under_way: UnderWay) -> None:
-        self._under_way = under_way
-
-    def watch(self, label: str, seconds: float | None) -> None:
-        """Show that a run begins, or has ended after this many seconds."""
-        if seconds is None:
-            self._under_way.begin(label)
-        else:
-            self._under_way.end(f"{label} … {seconds:.1f} s")
-
-    def say_stopped(self, code: int) -> None:
-        """Say that a signal, 128 less than `code`, has ended everything."""
-        name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
-        where = f' in the run "{self._under_way.present}"' if self._under_way.present else ""
-        self._under_way.end()
-        self._under_way.say(f"stopped by {name}{where}: nothing is proved; no process and no file of the runs is left")

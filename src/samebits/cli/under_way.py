@@ -8,6 +8,7 @@ Runs in: a daemon thread of the command.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -93,6 +94,31 @@ class UnderWay:
             click.echo("\r\x1b[K", err=True, nl=False)
         if line:
             click.echo(line, err=True)
+
+
+class Progress:
+    """A line for each run on standard error, and its seconds while it lasts.
+
+    Args:
+        under_way: what says them.
+    """
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
+
+    def watch(self, label: str, seconds: float | None) -> None:
+        """Show that a run begins, or has ended after this many seconds."""
+        if seconds is None:
+            self._under_way.begin(label)
+        else:
+            self._under_way.end(f"{label} … {seconds:.1f} s")
+
+    def say_stopped(self, code: int) -> None:
+        """Say that a signal, 128 less than `code`, has ended everything."""
+        name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
+        where = f' in the run "{self._under_way.present}"' if self._under_way.present else ""
+        self._under_way.end()
+        self._under_way.say(f"stopped by {name}{where}: nothing is proved; no process and no file of the runs is left")
 
 
 def _columns() -> int:

@@ -176,16 +176,23 @@ def facts(decided: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fact_differences(saved: SavedBits, program: Program, here: Mapping[str, Any]) -> list[str]:
-    """Each fact that differs, as `torch 2.12.0 there, 2.13.0 here`."""
-    record = [
-        f"{NAMES.get(name, name)} {saved.facts.get(name, 'unknown')} there, {here.get(name, 'unknown')} here"
-        for name in dict.fromkeys([*saved.facts, *here])
-        if saved.facts.get(name) != here.get(name)
+def facts_apart(
+    there: Mapping[str, Any], here: Mapping[str, Any], words: Sequence[str] = ("there", "here")
+) -> list[str]:
+    """Each condition that differs, as `torch 2.12.0 there, 2.13.0 here`; `words` say where."""
+    return [
+        f"{NAMES.get(name, name)} {there.get(name, 'unknown')} {words[0]}, {here.get(name, 'unknown')} {words[1]}"
+        for name in dict.fromkeys([*there, *here])
+        if there.get(name) != here.get(name)
     ]
-    if saved.args != program.args:
-        record.append(f"arguments {_words(saved.args)} there, {_words(program.args)} here")
-    return record
+
+
+def fact_differences(saved: SavedBits, args: Sequence[str], here: Mapping[str, Any]) -> list[str]:
+    """The same of a file, and its arguments where they are others than `args`."""
+    found = facts_apart(saved.facts, here)
+    if list(saved.args) != list(args):
+        found.append(f"arguments {_words(saved.args)} there, {_words(args)} here")
+    return found
 
 
 def _words(args: Sequence[str]) -> str:

@@ -209,7 +209,7 @@ def _with_saved(proof: Proof, result: Result, made: Sequence[Compared]) -> list[
     path, saved = proof.against
     here = facts(_decided(made[0]))
     steps = min(saved.steps, proof.steps)
-    result.against = Against(str(path), tuple(fact_differences(saved, proof.program, here)), steps)
+    result.against = Against(str(path), tuple(fact_differences(saved, proof.program.args, here)), steps)
     compared = [*made, Compared(path.name, None, saved.evidence, None)]
     if saved.steps == proof.steps:
         return compared

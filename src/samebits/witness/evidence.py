@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from torch import Tensor
 NAN_MARK = " nan"
 """Follows the hash of a tensor with a NaN in it, as `protocol.recording` has it."""
 MAX_LIST = 64
-"""Longer lists inside a state are data: they get one hash."""
+"""Longer lists inside a state are data: numbers and texts get one hash, tensors one each, others none."""
 LONG = 1 << 16
 """Bytes from which on a tensor has a quicker digest."""
 MUCH = 1 << 22
@@ -116,7 +117,7 @@ class EvidenceFile:
 
     def state_items(self, name: str, value: Any) -> None:
         """Record everything in a state that can be compared."""
-        for path, leaf in _leaves(name, value):
+        for path, leaf in leaves(name, value):
             if isinstance(leaf, Tensor):
                 self.tensor_items([(path, leaf)])
             else:
@@ -147,15 +148,25 @@ def _create(folder: Path, rank: int) -> TextIO:
     raise SystemExit(f"samebits: {MOST_FILES} processes of rank {rank} train; that is more than can be compared.")
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What can be compared in a state, each with its path: tensors, numbers and texts; what `rank.recording` walks, too."""
+    value = _plain(value)
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(f"{path}.{key}", item)
+            yield from leaves(f"{path}.{key}", item)
     elif isinstance(value, (list, tuple)):
         if len(value) <= MAX_LIST or all(isinstance(item, Tensor) for item in value):
             for number, item in enumerate(value):
-                yield from _leaves(f"{path}.{number}", item)
+                yield from leaves(f"{path}.{number}", item)
         elif all(isinstance(item, (int, float, str, type(None))) for item in value):
             yield path, blake2b(repr(value).encode(), digest_size=16).hexdigest()
     elif isinstance(value, (Tensor, int, float, str, bool, type(None))):
         yield path, value
+
+
+def _plain(value: Any) -> Any:
+    """An array of NumPy's as a tensor, a scalar of NumPy's as a number; anything else as it is."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+        return torch.from_numpy(numpy.ascontiguousarray(value))
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value

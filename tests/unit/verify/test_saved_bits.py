@@ -114,9 +114,9 @@ def test_the_file_is_replaced_as_a_whole_and_what_cannot_be_written_is_said(tmp_
 def test_conditions_that_are_others_are_told_with_both_values() -> None:
     program = Program(Path("src/train.py"), None, ("--lr", "1"), threads=1, device="cpu")
     assert name_of(program) == "train.py"
-    assert fact_differences(saved(args=("--lr", "1")), program, FACTS) == []
+    assert fact_differences(saved(args=("--lr", "1")), program.args, FACTS) == []
     here = FACTS | {"torch": "2.14.0", "cpu": "AVX512", "batch_size": 32, "numerics": "exact"}
-    assert fact_differences(saved(), program, here) == [
+    assert fact_differences(saved(), program.args, here) == [
         "torch 2.13.0 there, 2.14.0 here",
         "CPU capability AVX2 there, AVX512 here",
         "batch 64 there, 32 here",

@@ -8,13 +8,11 @@ first time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +21,10 @@ from samebits.protocol.recording import NAN_MARK
 from samebits.rank.init.numerics import rounded_to
 from samebits.rank.recording.calm import autocast_dtypes
 from samebits.rank.strategy.agreement import tensor_hash
+from samebits.witness.evidence import leaves
 
 MAX_COMPARED = 2_000_000
 """Of gradients and values with more elements than this, every k-th element is written."""
-MAX_LIST = 64
-"""Longer lists inside a state are data: numbers and texts get one hash, tensors one each, others none."""
 
 
 class EvidenceFile:
@@ -69,7 +66,7 @@ class EvidenceFile:
 
     def state_items(self, step: int, name: str, value: Any) -> None:
         """Record everything in a state that can be compared."""
-        for path, leaf in _leaves(name, value):
+        for path, leaf in leaves(name, value):
             if isinstance(leaf, Tensor):
                 self.tensor_item(step, path, leaf)
             else:
@@ -125,24 +122,6 @@ def _norm(tensor: Tensor) -> float:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(f"{path}.{key}", item)
-    elif isinstance(value, (list, tuple)):
-        if len(value) <= MAX_LIST or all(isinstance(item, Tensor) for item in value):
-            for number, item in enumerate(value):
-                yield from _leaves(f"{path}.{number}", item)
-        elif all(isinstance(item, (int, float, str, type(None))) for item in value):
-            yield path, blake2b(repr(value).encode(), digest_size=16).hexdigest()
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        yield path, torch.from_numpy(np.ascontiguousarray(value))
-    elif isinstance(value, np.generic):
-        yield path, value.item()
-    elif isinstance(value, (Tensor, int, float, str, bool, type(None))):
-        yield path, value
 
 
 class LaneGradients:

@@ -14,9 +14,9 @@ from samebits.verify.evidence import Kind
 from samebits.verify.repeat.causes import MOST_TRIES, Cause, worth_a_try
 from samebits.verify.repeat.operators import Parting, Why, first_parting, read_operators, with_values
 from samebits.verify.repeat.recorded import Made, read_made
-from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare, facts_apart
+from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare
 from samebits.verify.repeat.started import Command, Runs
-from samebits.verify.saved_bits import SavedBits, write_saved
+from samebits.verify.saved_bits import SavedBits, fact_differences, facts_apart, write_saved
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
         there, here = saved.evidence.until(steps), first.evidence.until(steps)
         here = replace(here, ranks=here.ranks[:1])
         result.apart = compare((path.name, there), (first.label, here))
-        result.facts = tuple(facts_apart(saved.facts, first.facts))
+        result.facts = tuple(fact_differences(saved, proof.sides[0].command.args, first.facts))
 
 
 def _find_operator(proof: Proof, runs: Runs, result: Repeated, apart: Apart) -> None:
@@ -195,5 +195,4 @@ def _try(proof: Proof, runs: Runs, side: Side, cause: Cause, apart: Apart) -> bo
 
 def _to_save(command: Command, made: Made) -> SavedBits:
     evidence = replace(made.evidence, ranks=made.evidence.ranks[:1])
-    name = command.module if command.module is not None else Path(command.title).name
-    return SavedBits(name, command.args, dict(made.facts), made.steps, evidence)
+    return SavedBits(command.name, command.args, dict(made.facts), made.steps, evidence)

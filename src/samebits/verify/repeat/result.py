@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -187,14 +187,3 @@ def _norms(
     place: ItemAtStep, ours: Mapping[ItemAtStep, float], theirs: Mapping[ItemAtStep, float]
 ) -> tuple[float, float] | None:
     return (ours[place], theirs[place]) if place in ours and place in theirs else None
-
-
-def facts_apart(
-    there: Mapping[str, Any], here: Mapping[str, Any], words: Sequence[str] = ("there", "here")
-) -> list[str]:
-    """Each condition that differs, as `torch 2.12.0 there, 2.13.0 here`."""
-    return [
-        f"{name} {there.get(name, 'unknown')} {words[0]}, {here.get(name, 'unknown')} {words[1]}"
-        for name in dict.fromkeys([*there, *here])
-        if there.get(name) != here.get(name)
-    ]

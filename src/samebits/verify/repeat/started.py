@@ -51,6 +51,11 @@ class Command:
     def title(self) -> str:
         return self.module if self.module is not None else str(self.script)
 
+    @property
+    def name(self) -> str:
+        """The same on any machine."""
+        return self.module if self.module is not None else Path(self.title).name
+
     def words(self, script: Path | None) -> list[str]:
         """The command line."""
         start = [self.python]

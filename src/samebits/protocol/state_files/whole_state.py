@@ -91,7 +91,7 @@ def wrong_counters(saved: Any) -> str:
     """What is wrong with them, in words; empty when nothing is.
 
     Args:
-        saved: what `samebits.rank.checkpoint.parts.place.counters` made once.
+        saved: what `samebits.rank.checkpoint.parts.position.counters` made once.
     """
     if not isinstance(saved, Mapping):
         return "its counters are not a dictionary"

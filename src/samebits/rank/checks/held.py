@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from samebits.rank.look.observation import Prepared
 from samebits.rank.look.reading import dictionary_of
-from samebits.rank.look.sight import Prepared
 from samebits.rank.position.loop_state import LoopState
 
 

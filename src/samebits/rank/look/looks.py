@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from samebits.machine.torch_private import DisableTorchFunction, dispatching
-from samebits.rank.look.sight import Prepared, Sight, look
+from samebits.rank.look.observation import Observation, Prepared, look
 from samebits.rank.look.verdict import Named, changed, counted, counts_of_lanes, left_behind, unread
 
 LOOKS = 3
@@ -59,9 +59,9 @@ class Looks:
     kept: set[int] = field(default_factory=set)
     """Parameters with gradients of an earlier step that nothing has reset in this one, by identity. A GAN's other network has such
     until it is reset before its own pass; only an update with them, or none at all, is an accumulation."""
-    _steps: list[Sight | None] = field(default_factory=list)
+    _steps: list[Observation | None] = field(default_factory=list)
     """None of a look that failed."""
-    _lane: Sight | None = None
+    _lane: Observation | None = None
     _lanes_seen: int = 0
     _compared: int = 0
     _spent_s: float = 0.0
@@ -135,7 +135,7 @@ class Looks:
             self.handed_on = [*found, *(one for one in left if one.name not in {each.name for each in found})]
             self.handed_on += counts_of_lanes(after) if after and not self.counts_lanes else []
 
-    def _look(self, prepared: Callable[[], Prepared]) -> Sight | None:
+    def _look(self, prepared: Callable[[], Prepared]) -> Observation | None:
         began_s = time.thread_time()
         try:
             # Not through what the script has put between itself and torch: that would be its code.

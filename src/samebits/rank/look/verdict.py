@@ -1,4 +1,4 @@
-"""What two looks show: names that have changed between them and that the script's source reads. Pure: snapshots in, names out."""
+"""What two looks show: names that have changed between them and that the script's source reads. Pure: observations in, names out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import CodeType
 from samebits.rank.caller import short
 from samebits.rank.look import source
 from samebits.rank.look.flow import Loop, left_for_lanes, loops_over_lanes
-from samebits.rank.look.sight import CodeLine, Seen, Sight
+from samebits.rank.look.observation import CodeLine, Observation, Seen
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Named:
     """"count" of a library's batches, "generator", or what has no advice of its own."""
 
 
-def changed(before: Sight, after: Sight, until_s: float, *, counts_too: bool = True) -> list[Named]:
+def changed(before: Observation, after: Observation, until_s: float, *, counts_too: bool = True) -> list[Named]:
     """Names that both looks read whole and that have changed between them, but for those that decide nothing.
 
     Left out is what each turn of a loop assigns before it reads it, and what the loop only adds to, or shows.
@@ -53,10 +53,10 @@ def changed(before: Sight, after: Sight, until_s: float, *, counts_too: bool = T
     return [one for one in found.values() if one is not None]
 
 
-def counts_of_lanes(snapshot: Sight) -> list[Named]:
+def counts_of_lanes(observation: Observation) -> list[Named]:
     """Where a library's batches are lanes: what `enumerate` counts of them, and decides something."""
     found = []
-    for place, loop in _loops(snapshot.places)[:1]:
+    for place, loop in _loops(observation.places)[:1]:
         call, target = getattr(loop, "iter", None), getattr(loop, "target", None)
         first = target.elts[0] if isinstance(target, ast.Tuple) else None
         is_counted = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "enumerate"
@@ -65,10 +65,10 @@ def counts_of_lanes(snapshot: Sight) -> list[Named]:
     return found
 
 
-def left_behind(snapshot: Sight) -> list[Named]:
+def left_behind(observation: Observation) -> list[Named]:
     """What the script makes behind its lanes of this rank's last one, and lanes of the next step read."""
     found = []
-    for place, loop in _loops(snapshot.places)[:1]:
+    for place, loop in _loops(observation.places)[:1]:
         loops, body = loops_over_lanes(source.scope_of(place.code) or loop, loop)
         for name, line in left_for_lanes(loops, body).items():
             reads = [one for one in loops if not source.assigned_first(one).get(name)]
@@ -77,25 +77,25 @@ def left_behind(snapshot: Sight) -> list[Named]:
     return found
 
 
-def unread(snapshots: Sequence[Sight], until_s: float) -> list[Named]:
+def unread(observations: Sequence[Observation], until_s: float) -> list[Named]:
     """Names that the loop, or of a variable a function beside it, reads, with a part that some look could not read."""
     found: dict[str, Named] = {}
-    for snapshot in snapshots:
-        for (path, _, _), seen in snapshot.names.items():
+    for observation in observations:
+        for (path, _, _), seen in observation.names.items():
             if not seen.is_whole and not seen.is_held and path not in found:
                 if time.thread_time() > until_s:
                     raise TimeoutError
-                body = [one for _, loop in _loops(snapshot.places) for one in loop.body]
+                body = [one for _, loop in _loops(observation.places) for one in loop.body]
                 words = _as_written(path, seen)
                 is_read = "." not in path or " " in path or any(source.uses(word, body).is_read for word in words)
-                if is_read and (named := _named(path, seen, snapshot.places)) is not None:
+                if is_read and (named := _named(path, seen, observation.places)) is not None:
                     found[path] = named
     return [*found.values()]
 
 
-def counted(snapshot: Sight) -> list[Named]:
+def counted(observation: Observation) -> list[Named]:
     """What counts the steps from outside of the loop."""
-    place = snapshot.places[0] if snapshot.places else None
+    place = observation.places[0] if observation.places else None
     loop = source.loop_around(place.code, place.line) if place is not None else None
     if place is None or loop is None:
         return []

@@ -17,7 +17,7 @@ class Moment:
     """A place between two steps, or after the last one of an epoch."""
 
     counters: Mapping[str, Any]
-    """As a state holds them (`rank.checkpoint.parts.place.counters`)."""
+    """As a state holds them (`rank.checkpoint.parts.position.counters`)."""
     body_streams: Mapping[str, Any] | None
     """Those of when the current body of `run.epochs` began."""
     streams: Mapping[str, Any] | None

@@ -17,8 +17,8 @@ from samebits.rank.checks.held import prepared_of
 from samebits.rank.checks.labels import refuse_loop_without_turn
 from samebits.rank.look import looks as when
 from samebits.rank.look.looks import Looks
+from samebits.rank.look.observation import Observation, Prepared
 from samebits.rank.look.reading import Reader
-from samebits.rank.look.sight import Prepared, Sight
 from samebits.rank.look.source import assigned_first
 from samebits.rank.look.verdict import Named
 from samebits.rank.position.loop_state import LoopState
@@ -34,7 +34,7 @@ def test_a_long_chain_of_branches_is_walked_once():
 
 
 def test_looks_that_are_over_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(when, "look", lambda *_: Sight({}, ()))
+    monkeypatch.setattr(when, "look", lambda *_: Observation({}, ()))
     looks = Looks()
     for _ in range(3):
         looks.after_step(lambda: NOTHING)
@@ -45,7 +45,7 @@ def test_looks_that_are_over_stay_as_they_are(monkeypatch):
 
 
 def test_a_look_that_comes_to_no_end_compares_nothing(monkeypatch):
-    monkeypatch.setattr(when, "look", lambda *_: Sight({}, (), is_cut=True))
+    monkeypatch.setattr(when, "look", lambda *_: Observation({}, (), is_cut=True))
     looks = Looks()
     assert [looks.after_step(lambda: NOTHING) for _ in range(3)] == [False, False, True]
     assert not looks.has_compared

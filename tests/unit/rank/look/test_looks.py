@@ -19,10 +19,10 @@ from torch import nn
 import samebits
 from samebits.rank.checks import labels
 from samebits.rank.look import looks as when
-from samebits.rank.look import sight
+from samebits.rank.look import observation
 from samebits.rank.look.looks import Looks
+from samebits.rank.look.observation import Prepared, look
 from samebits.rank.look.reading import Reader
-from samebits.rank.look.sight import Prepared, look
 from samebits.rank.position.run_state import RunState
 from tests.scripts.idioms import NAMED, SAVED, script
 from tests.support.promises import promise
@@ -58,13 +58,15 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(labels, "say_names", over)
     # A test session has other modules than a script, and the machine other things to do.
-    monkeypatch.setattr(sight, "LONGEST_S", 9.0)
+    monkeypatch.setattr(observation, "LONGEST_S", 9.0)
     monkeypatch.setattr(when, "MOST_S", 99.0)
     monkeypatch.setattr(when, "VERDICT_S", 9.0)
     # Not those of what runs the tests.
-    frames = sight.script_frames
+    frames = observation.script_frames
     monkeypatch.setattr(
-        sight, "script_frames", lambda: [one for one in frames() if one.f_code.co_filename.startswith(str(tmp_path))]
+        observation,
+        "script_frames",
+        lambda: [one for one in frames() if one.f_code.co_filename.startswith(str(tmp_path))],
     )
     yield run
     samebits.finish()

@@ -17,7 +17,7 @@ from samebits.rank.checkpoint.parts.models import PREPARE_IT, Models, Modes
 from samebits.rank.checkpoint.parts.objects import Objects
 from samebits.rank.checkpoint.parts.optimizers import Optimizers
 from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, Saved, kind_of, unfit
-from samebits.rank.checkpoint.parts.place import Counters, counters
+from samebits.rank.checkpoint.parts.position import Counters, counters
 from samebits.rank.checkpoint.parts.random_streams import Streams
 from samebits.rank.checkpoint.parts.schedulers import Schedulers, schedulers_of
 from samebits.rank.init.numerics import fingerprint

@@ -14,7 +14,7 @@ from samebits.protocol.run_folder import unsaved
 from samebits.protocol.state_files.folder import StateFolder, identity_of, left_between
 from samebits.protocol.state_files.manifest import NAME, Manifest, damage
 from samebits.rank.caller import where
-from samebits.rank.checkpoint.parts.place import counters
+from samebits.rank.checkpoint.parts.position import counters
 from samebits.rank.checkpoint.parts.whole import LoadPlan, facts_of, made
 from samebits.rank.checkpoint.store.other_nodes import replicated
 from samebits.rank.checkpoint.store.save import require_between_epochs

@@ -11,7 +11,7 @@ from typing import Any
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.rank.checkpoint.parts.changes import Bits, Small, Versions, versions_of
 from samebits.rank.checkpoint.parts.optimizers import optimizers_of
-from samebits.rank.checkpoint.parts.place import counters
+from samebits.rank.checkpoint.parts.position import counters
 from samebits.rank.checkpoint.store.save import write_alone
 from samebits.rank.look.frames import may_write_uncounted
 from samebits.rank.position.epoch_count import InsideEpoch

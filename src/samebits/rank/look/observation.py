@@ -88,7 +88,7 @@ Key = tuple[str, str, CodeType | None]
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observation:
     """One look."""
 
     names: dict[Key, Seen]
@@ -117,7 +117,7 @@ class Prepared:
     owned: tuple[tuple[Any, frozenset[str]], ...] = ()
 
 
-def look(prepared: Prepared, most_s: float) -> Sight:
+def look(prepared: Prepared, most_s: float) -> Observation:
     """Look at all that the script around the caller keeps, for `most_s` seconds of this thread; the modules beside it come last."""
     frames = list(script_frames())
     until_s = time.thread_time() + min(most_s, LONGEST_S)
@@ -131,7 +131,7 @@ def look(prepared: Prepared, most_s: float) -> Sight:
         key = root.path, root.file, root.code
         if key not in names:
             names[key] = Seen.of(root, reader)
-    return Sight(names, tuple(CodeLine(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
+    return Observation(names, tuple(CodeLine(frame.f_code, frame.f_lineno) for frame in frames), is_cut)
 
 
 def _variables(frames: list[FrameType], prepared: Prepared) -> Iterator[Root]:

@@ -22,7 +22,7 @@ from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_fo
 from samebits.cli.step_summary import append_summary, check_summary
 from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
-from samebits.launcher.proofs import key_of, remember, today
+from samebits.launcher.proofs import Sources, remember, today
 from samebits.launcher.script_source import file_calls_init, source_place
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.machine.regular_file import other_kind
@@ -47,7 +47,7 @@ def start(options: dict[str, Any]) -> NoReturn:
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     under_way = UnderWay(is_quiet=options["quiet"])
     progress = Progress(under_way)
-    key = _key(proof.program)
+    files = _files(proof.program)
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], under_way.note)) as trials:
         result: Result | Continued | None = None
         try:
@@ -67,7 +67,7 @@ def start(options: dict[str, Any]) -> NoReturn:
                 trials.remove()
         if result.exit_code:
             result.kept, result.folder = trials.keep(), str(trials.base)
-    _keep(result, key, proof.program)
+    _keep(result, files, proof.program)
     seconds, is_detailed = time.monotonic() - began, options["verbose"]
 
     def print_result(console: Console) -> None:
@@ -84,19 +84,21 @@ def start(options: dict[str, Any]) -> NoReturn:
     sys.exit(result.exit_code)
 
 
-def _key(program: Program) -> str:
-    """Under which a proof of the program is kept, as its source is now."""
+def _sources(program: Program) -> Sources:
+    return Sources(program.script, program.module, (program.form, program.arithmetic, program.device))
+
+
+def _files(program: Program) -> dict[str, str]:
     with suppress(Exception):  # what only labels ends no proof
-        device = program.device if program.device_given else ""
-        return key_of(program.script, program.module, (program.form, program.arithmetic, device))
-    return ""
+        return _sources(program).files()
+    return {}
 
 
-def _keep(result: Result | Continued, key: str, program: Program) -> None:
-    """Remember what was proved of a source that nobody has changed meanwhile."""
-    if isinstance(result, Result) and result.exit_code == 0 and len(result.ranks) > 1 and key == _key(program):
+def _keep(result: Result | Continued, files: dict[str, str], program: Program) -> None:
+    """Remember what was proved."""
+    if isinstance(result, Result) and result.exit_code == 0 and len(result.ranks) > 1:
         proved = Proved(result.num_steps, result.ranks, result.lanes, result.threads, day=today())
-        remember(key, program.args, proved)
+        remember(_sources(program), files, program.args, proved)
 
 
 def runs_are_compared(options: dict[str, Any], against: tuple[Path, SavedBits] | None) -> bool:

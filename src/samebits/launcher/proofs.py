@@ -1,7 +1,11 @@
 """What `samebits verify` has proved of a script, for the last lines of later runs of it.
 
-    verify, with exit code 0  -> remember    a file for these sources under these conditions, in the user's cache folder
-    run, at its start         -> recall      what was proved; the last lines say it with its day
+    verify, with exit code 0  -> remember    the hash of each file of the script, in the user's cache folder
+    run, at its start         -> recall      are they the same? then the last lines say what was proved, with its day
+
+The same are: these files, torch, Python, CPU, GPU, all installed packages, what the command line says of strategy and numerics.
+Lanes and threads are compared when the run has ended (`Proved.of`). Data are not looked at, nor a module that is imported in
+a way that no source shows.
 
 It is a label: whatever goes wrong here is as if nothing had been proved, and ends or delays nothing.
 """
@@ -12,17 +16,20 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from samebits.launcher.request import LaunchRequest
-from samebits.launcher.script_source import calls_init, source_place, sources_of
+from samebits.launcher.script_source import all_sources, calls_init, source_place
 from samebits.machine.cores import model_and_instructions
+from samebits.machine.gpus import gpu_names
+from samebits.machine.regular_file import read_regular
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
 from samebits.protocol.layout.mesh import Form
@@ -31,49 +38,75 @@ MOST_PROOFS = 8
 """Of one script under one set of conditions: one for each set of arguments, the newest."""
 MOST_FILES = 300
 """The oldest go."""
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 20
 
 
-def key_of(script: Path | None, module: str | None, conditions: tuple[Form, Arithmetic, str]) -> str:
-    """Of these sources under these conditions; empty where the script's source cannot be found.
+@dataclass(frozen=True)
+class Sources:
+    """A script as it is now.
 
     Args:
         script: its path, or
         module: its name.
-        conditions: strategy, arithmetic and device, as far as the command line names them.
+        conditions: strategy and arithmetic, as far as the command line names them, and the device.
     """
-    place = source_place(script, module)
-    if place is None:
-        return ""
-    form, arithmetic, device = conditions
-    found = hashlib.sha256()
-    for source in sources_of(*place):
-        found.update(hashlib.sha256(source).digest())
-    machine = version("torch"), platform.python_version(), *model_and_instructions()
-    found.update(json.dumps([astuple(form), astuple(arithmetic), device, machine]).encode())
-    return found.hexdigest()[:32]
+
+    script: Path | None
+    module: str | None
+    conditions: tuple[Form, Arithmetic, str]
+
+    def key(self) -> str:
+        """Of the script's own text under these conditions; empty where it, or the GPU, is not known. Reads one file."""
+        place = source_place(self.script, self.module)
+        form, arithmetic, device = self.conditions
+        gpus = gpu_names(os.environ, 1) if device == "cuda" else ()
+        if place is None or (device == "cuda" and not gpus):
+            return ""
+        machine = [version("torch"), platform.python_version(), *model_and_instructions(), *_installed(), *gpus]
+        found = hashlib.sha256(json.dumps([astuple(form), astuple(arithmetic), machine]).encode())
+        found.update(read_regular(place[0]))
+        return found.hexdigest()[:32]
+
+    def files(self) -> dict[str, str]:
+        """The hash of each file that the script is made of, by its path from the script; empty where they are too many."""
+        place = source_place(self.script, self.module)
+        found = all_sources(*place) if place is not None else {}
+        return {os.path.relpath(path, place[0].parent): _hash(text) for path, text in found.items()} if place else {}
+
+    def has(self, files: Mapping[str, str]) -> bool:
+        """Whether these files are what they were: no import is looked for, so a start waits for nothing."""
+        place = source_place(self.script, self.module)
+        if place is None or not files:
+            return False
+        return all(_hash(read_regular(place[0].parent / path)) == found for path, found in files.items())
 
 
 def with_its_source(request: LaunchRequest) -> LaunchRequest:
     """The request with what its source says: whether it calls `samebits.init`, and what was proved of it."""
     entry, computation = replace(request.entry, calls_init=calls_init(request)), request.computation
     if computation.proved is None and not computation.evidence and entry.calls_init and entry.call is None:
-        device = request.placement.device if request.placement.device_given else ""
-        with suppress(Exception):  # what only labels ends no run
-            key = key_of(entry.script, entry.module, (computation.form, computation.arithmetic, device))
-            computation = replace(computation, proved=recall(key, entry.args))
+        conditions = computation.form, computation.arithmetic, request.placement.device
+        proved = recall(Sources(entry.script, entry.module, conditions), entry.args)
+        computation = replace(computation, proved=proved)
     return replace(request, entry=entry, computation=computation)
 
 
-def remember(key: str, args: Sequence[str], proved: Proved) -> None:
-    """Keep it, in the place of an older proof with these arguments."""
+def remember(sources: Sources, files: Mapping[str, str], args: Sequence[str], proved: Proved) -> None:
+    """Keep it, in the place of an older proof with these arguments.
+
+    Args:
+        sources: the script.
+        files: what it was made of when the proof began; a proof of files that were changed meanwhile is none.
+        args: its arguments.
+        proved: what was proved.
+    """
     folder = _folder()
-    if folder is None or not key:
-        return
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(Exception):  # what only labels ends nothing
+        if folder is None or not files or not (key := sources.key()) or sources.files() != files:
+            return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = [one for one in _read(folder, key) if one["args"] != list(args)][: MOST_PROOFS - 1]
-        text = json.dumps([{**asdict(proved), "args": list(args)}, *kept])
+        text = json.dumps([{**asdict(proved), "args": list(args), "files": dict(files)}, *kept])
         beside = folder / f".{key}.{os.getpid()}"
         beside.write_text(text)
         beside.replace(folder / f"{key}.json")
@@ -81,13 +114,11 @@ def remember(key: str, args: Sequence[str], proved: Proved) -> None:
             old.unlink(missing_ok=True)
 
 
-def recall(key: str, args: Sequence[str]) -> Proved | None:
+def recall(sources: Sources, args: Sequence[str]) -> Proved | None:
     """What was proved with these arguments, else with others, which it then names; None where nothing was."""
     folder = _folder()
-    if folder is None or not key:
-        return None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = _read(folder, key)
+    with suppress(Exception):  # what only labels ends nothing
+        kept = [] if folder is None else [one for one in _read(folder, sources.key()) if sources.has(one["files"])]
         one = next((one for one in kept if one["args"] == list(args)), kept[0] if kept else None)
         if one is not None:
             steps, lanes, threads = (int(one[name]) for name in ("steps", "lanes", "threads"))
@@ -117,3 +148,14 @@ def _read(folder: Path, key: str) -> list[Mapping[str, Any]]:
         return []
     found = json.loads(path.read_text())
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _installed() -> list[str]:
+    """The packages here with their versions, as their folders are called."""
+    places = [place for place in map(Path, sys.path) if place.name in ("site-packages", "dist-packages")]
+    found = [one.name for place in places if place.is_dir() for one in place.iterdir()]
+    return sorted(name for name in found if name.endswith((".dist-info", ".egg-info")))
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]

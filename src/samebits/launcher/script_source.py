@@ -118,15 +118,16 @@ def file_calls_init(file: Path, folder: Path) -> bool:
         file: Python source.
         folder: where its imports look first.
     """
-    return any(b"samebits" in source and _calls_init(tree) for source, tree in _sources(file, folder))
+    return any(b"samebits" in source and _calls_init(tree) for _, source, tree in _sources(file, folder))
 
 
-def sources_of(file: Path, folder: Path) -> Iterator[bytes]:
-    """The text of a file and of what it imports that is not installed; see `file_calls_init`."""
-    return (source for source, _ in _sources(file, folder))
+def all_sources(file: Path, folder: Path) -> dict[Path, bytes]:
+    """The text of a file and of what it imports that is not installed; empty where that is more than is looked at."""
+    found = {path: source for path, source, _ in _sources(file, folder)}
+    return found if sum(map(len, found.values())) < MOST_BYTES else {}
 
 
-def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
+def _sources(file: Path, folder: Path) -> Iterator[tuple[Path, bytes, ast.Module]]:
     """The text and the tree of a file, and of what it imports that is not installed; the user's own files first."""
     users, seen, left = ScriptFiles.below(folder), {file}, MOST_BYTES
     own, others = deque([file]), deque[Path]()
@@ -138,7 +139,7 @@ def _sources(file: Path, folder: Path) -> Iterator[tuple[bytes, ast.Module]]:
             continue
         left -= len(source)
         tree = _parsed(source)
-        yield source, tree
+        yield path, source, tree
         for found in _imported(tree, path, folder):
             if found not in seen:
                 seen.add(found)
@@ -158,7 +159,7 @@ def names_portable(file: Path, folder: Path) -> bool:
         file: Python source.
         folder: where its imports look first.
     """
-    return any(b"portable" in source and _names_portable(tree) for source, tree in _sources(file, folder))
+    return any(b"portable" in source and _names_portable(tree) for _, source, tree in _sources(file, folder))
 
 
 def text_names_portable(source: str) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.errors import EnvironmentFailure, UsageError
+from samebits.machine.clocks import readable
 from samebits.machine.visible import visible
 from samebits.protocol.installation import to_install
 
@@ -178,7 +178,7 @@ def _hand_over(process: subprocess.Popen[bytes], pipes: Sequence[int], texts: Qu
     decoders = {pipe: getincrementaldecoder("utf-8")(errors="replace") for pipe in pipes}
     while decoders:
         is_over = process.poll() is not None
-        ready = select.select(list(decoders), [], [], 0.1)[0]
+        ready = readable(list(decoders), 0.1)
         if is_over and not ready:
             return
         for pipe in ready:

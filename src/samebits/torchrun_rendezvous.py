@@ -15,7 +15,6 @@ import datetime as dt
 import os
 import platform
 import secrets
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -43,6 +42,7 @@ from samebits.launcher.nodes.place import JOIN_S, NodePlace
 from samebits.launcher.nodes.roster import NodeRecord
 from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.streams import Entrance, Exit
+from samebits.machine.clocks import readable
 from samebits.notices import say
 
 NAME = "samebits"
@@ -107,7 +107,7 @@ class NodesRendezvous(RendezvousHandler):
     def _serve(self) -> None:
         """Serve the star while the agent does something else: agent and ranks talk to their store through it."""
         while not self._closed:
-            select.select([self._cluster], [], [], SERVE_S)
+            readable([self._cluster], SERVE_S)
             with self._lock:
                 if not self._closed:
                     self._cluster.read()

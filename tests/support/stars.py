@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from samebits.launcher.nodes.interfaces import listen
 from samebits.launcher.nodes.key import Key
 from samebits.launcher.nodes.node_star import NodeStar
 from samebits.launcher.nodes.star import HostStar, Star
+from samebits.machine.clocks import readable
 
 LIMIT_S = 20.0
 
@@ -40,7 +40,7 @@ class Sky:
 
     def turn(self, limit_s: float = 0.05) -> None:
         """Let each do what it has to do, once something is to be done."""
-        for star in select.select(list(self.stars.values()), [], [], limit_s)[0]:
+        for star in readable(list(self.stars.values()), limit_s):
             self.heard[star.node] += star.read()
 
     def until(self, is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:

@@ -1,11 +1,14 @@
-"""Clocks: the time of day as numbers that only grow in one process and step, and a clock that ticks."""
+"""Clocks: the time of day as numbers that only grow in one process and step, a clock that ticks, and waiting."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import time
+from collections.abc import Iterable
 from threading import Lock
+from typing import Protocol, TypeVar
 
 STEP_S = 1e-5
 """How far apart two numbers of one step are at least; a file's time and a float tell them apart."""
@@ -14,6 +17,9 @@ STEP_S = 1e-5
 # [Note: why time must grow within a step]
 # A run that resumes keeps the lines of metrics.jsonl that are not later than its state. Within a step only the time tells them
 # apart, and the clock may be set back, or be too coarse for two calls that follow each other.
+
+# [Note: why not select.select]
+# It takes no descriptor above 1023. A process with many open files (pytest, a notebook, a server) may start a run too.
 
 
 class GrowingTime:
@@ -61,3 +67,27 @@ def ticking(every_s: float) -> int:
     if timer < 0 or library.timerfd_settime(timer, 0, times, None) < 0:
         raise OSError(ctypes.get_errno(), "no timer")
     return timer
+
+
+class HasFileno(Protocol):
+    """What has a descriptor: a socket, a pipe."""
+
+    def fileno(self) -> int:
+        """Its number."""
+
+
+Source = TypeVar("Source", bound="int | HasFileno")
+
+
+def readable(sources: Iterable[Source], limit_s: float | None = None) -> list[Source]:
+    """Those that can be read now, have failed or have ended; waits until there is one. [Note: why not select.select]
+
+    Args:
+        limit_s: seconds to wait at most; None: without an end.
+    """
+    by_number = {source if isinstance(source, int) else source.fileno(): source for source in sources}
+    waiting = select.poll()
+    for number in by_number:
+        waiting.register(number, select.POLLIN)
+    events = waiting.poll(None if limit_s is None else max(0.0, limit_s) * 1000)
+    return [by_number[number] for number, _ in events]

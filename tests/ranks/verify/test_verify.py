@@ -14,6 +14,7 @@ from samebits.verify.evidence import Kind
 from samebits.verify.plain import Agreement, sentence
 from tests.scripts.verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 from tests.support.launching import killed_at_the_end
+from tests.support.open_files import many_open_files
 from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
@@ -162,7 +163,8 @@ def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier
 
 
 def test_the_failure_of_a_run_is_shown_with_the_scripts_frames_and_not_torchs(verified: Verifier) -> None:
-    text = verified(lane="model(x[:, :1])").failed.text
+    with many_open_files():
+        text = verified(lane="model(x[:, :1])").failed.text
     assert "model(x[:, :1])" in text
     assert "frames inside torch" in text
     assert "site-packages/torch" not in text

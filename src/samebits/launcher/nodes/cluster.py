@@ -6,7 +6,6 @@ What is decided for all is decided here on the run's first node: which nodes mak
 
 from __future__ import annotations
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from samebits.launcher.nodes.roster import Member, NodeRecord, missing
 from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.streams import Exit
 from samebits.launcher.nodes.view import Notices, RunView
+from samebits.machine.clocks import readable
 from samebits.protocol.meeting_place import Seat
 from samebits.protocol.records import plain
 
@@ -199,7 +199,7 @@ class Cluster:
                     self.say("nodes", text)
             # The last call ends by the clock; everything else wakes the star.
             until = LOOK_S if self._gathering.enough_since else reported + SAY_EVERY_S - now
-            ready = select.select([self, signals], [], [], max(0.0, until))[0]
+            ready = readable([self, signals], until)
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
             if self in ready:
@@ -323,7 +323,7 @@ class Cluster:
         """
         has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            ready = select.select([self, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            ready = readable([self, *([signals] if signals is not None else [])], SAY_EVERY_S)
             # A launcher that is stopped never publishes how its ranks ended, and its connection stays open.
             if not ready and time.monotonic() - began > STOPPED_S:
                 self.cut = self.notices.give_up_stopped()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from samebits.launcher.nodes.session import Opener, Sealer
-from samebits.machine.clocks import ticking
+from samebits.machine.clocks import readable, ticking
 from samebits.protocol.message import packed, unpacked
 
 PIECE_BYTES, FAIR_PIECES = 1 << 17, 8
@@ -59,7 +59,7 @@ class Loop:
 
     def wait(self, limit_s: float) -> None:
         """One turn, as soon as there is something to do, or without after so long."""
-        select.select([self], [], [], max(0.0, limit_s))
+        readable([self], limit_s)
         self.turn()
 
     def watch(self, source: Any, act: Callable[[int], None], mask: int = select.EPOLLIN) -> None:

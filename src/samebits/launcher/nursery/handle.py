@@ -15,6 +15,7 @@ from typing import Self
 from samebits.errors import EnvironmentFailure
 from samebits.launcher.nursery.rank_variables import nursery_variables
 from samebits.launcher.signals import CaughtSignals
+from samebits.machine.clocks import readable
 from samebits.machine.leftovers import (
     MARKER,
     ending,
@@ -114,7 +115,7 @@ class NurseryHandle:
 
     def _next_message(self) -> Message:
         with CaughtSignals() as signals:
-            while not (ready := select.select([self.channel.fileno(), signals.fileno()], [], [])[0]):
+            while not (ready := readable([self.channel.fileno(), signals.fileno()])):
                 pass
             if signals.fileno() in ready and (numbers := signals.take()):
                 raise SystemExit(128 + numbers[0])

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from samebits.protocol.script_files import running_script
 from samebits.testing.ranks import preload
 
+MOST_OPENED = 32
 LIMIT_S = int(os.environ.get("SAMEBITS_TEST_LIMIT_S", "120"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets it for background jobs, and children inherit it
@@ -70,10 +71,19 @@ def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _same_place() -> Iterator[None]:
-    """By both ranks of the test kit know which files are the user's, so a test that leaves other ones fails a later test."""
-    before = Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)
+    """What a test leaves of these fails a later test, so the test that leaves it is told.
+
+    By folder and main file ranks of the test kit know which files are the user's. Kept processes of `tests.support` hold a few
+    descriptors; a test that copies all it finds doubles them.
+    """
+    before, open_before = (Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)), _open_files()
     yield
     assert (Path.cwd(), getattr(sys.modules["__main__"], "__file__", None)) == before
+    assert _open_files() <= open_before + MOST_OPENED, "the test leaves files open"
+
+
+def _open_files() -> int:
+    return sum(1 for _ in os.scandir("/proc/self/fd"))
 
 
 @pytest.hookimpl(tryfirst=True)

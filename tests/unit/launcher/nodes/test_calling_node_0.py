@@ -35,7 +35,7 @@ def peers():
     """What the sockets of this process are connected to."""
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if os.readlink(path).startswith("socket:"):
+            if str(path.readlink()).startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(path.name))) as copy:
                     yield copy.getpeername()
 

@@ -1,5 +1,7 @@
-"""Words of the recordings that ranks make for `samebits verify` and that `verify/` reads."""
+"""Words of the recordings that ranks make for `samebits verify` and `replay`, and that `verify/` reads."""
 
+REPLAY = "replay"
+"""The key of what `samebits replay` wants of ranks."""
 AT_END = 1 << 62
 """The step number of what was recorded after the last step: above all steps, so that sorting works."""
 NAN_MARK = " nan"

@@ -61,6 +61,10 @@ class RunFolder:
         """What `rank` recorded for `samebits verify` (JSON lines)."""
         return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
 
+    def replayed(self, rank: int) -> Path:
+        """What `rank` saw in the step that `samebits replay` wants (JSON); absent before its end."""
+        return self.path / "evidence" / f"replayed-{rank:05d}.json"
+
     def ending(self, rank: int) -> Path:
         """How far `rank` came after the last step that it recorded (JSON); absent while steps are missing."""
         return self.path / "evidence" / f"ending-{rank:05d}.json"

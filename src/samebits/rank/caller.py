@@ -32,6 +32,11 @@ class _Passed(dict[str, bool]):
 _PASSED = _Passed()
 
 
+def is_passed_over(file: str) -> bool:
+    """Whether a file is ours or torch's, never the user's."""
+    return _PASSED[file]
+
+
 def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds

@@ -18,6 +18,7 @@ from samebits.launcher.launcher import launch
 from samebits.launcher.nursery.handle import NurseryHandle
 from samebits.launcher.nursery.kept import FOR_OPTIMIZERS, OURS, torch_variables_of
 from samebits.launcher.request import Computation, Device, EntryPoint, LaunchRequest, Outcome, Output, Placement
+from samebits.launcher.terminal.terminal import Terminal
 from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.held_folder import is_left, make_held, remove_tree
 from samebits.machine.processes import ENDING
@@ -26,7 +27,7 @@ from samebits.protocol.layout.mesh import Form, launched, on_ranks
 from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.saving import Saving
 
-PURPOSES = ("verify", "bench")
+PURPOSES = ("verify", "bench", "replay")
 KEPT = ".kept"
 """The mark of one that is kept; its time is when that was."""
 YOUNG_S = 24 * 3600.0
@@ -126,6 +127,7 @@ class Trials(AbstractContextManager["Trials"]):
         nursery: one to use and leave open, with the program's threads; None: one of its own.
         purpose: the command that makes the runs; part of the name of their folder.
         files: where the runs write, and what to call with what cannot be kept apart.
+        terminal: where a run is shown that somebody talks to; None: it is not shown.
     """
 
     def __init__(
@@ -135,8 +137,10 @@ class Trials(AbstractContextManager["Trials"]):
         nursery: NurseryHandle | None = None,
         purpose: str = "verify",
         files: Files | None = None,
+        *,
+        terminal: Terminal | None = None,
     ) -> None:
-        self._program, self._watch = program, watch
+        self._program, self._watch, self._terminal = program, watch, terminal
         self._folder = RunsFolder(purpose)
         self.base = self._folder.path
         self._nursery = nursery or NurseryHandle(
@@ -188,13 +192,13 @@ class Trials(AbstractContextManager["Trials"]):
                 threads_given=program.threads_given,
                 device_given=program.device_given,
             ),
-            Output(self.base / name, Verbosity.QUIET),
+            Output(self.base / name, Verbosity.NORMAL if self._terminal is not None else Verbosity.QUIET),
             Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
             # These runs have no terminal: a stall would last unseen forever.
-            Recovery(on_stall=OnStall.STOP),
+            Recovery(on_stall=OnStall.STOP if self._terminal is None else OnStall.REPORT),
             saving,
         )
-        outcome = launch(request, None, self._nursery)
+        outcome = launch(request, self._terminal, self._nursery)
         self._places.end()
         outcome = replace(outcome, block=place.with_own_paths(outcome.block))
         if outcome.exit_code in INTERRUPTED and not outcome.block:

@@ -1,4 +1,4 @@
-"""Who looks at a run: what `verify` and `bench` record, and whoever comes later.
+"""Who looks at a run: what `verify`, `replay` and `bench` record, and whoever comes later.
 
 The loop announces, the others listen; `rank.run.assembly` makes them, so a new one is named there. An observer answers nothing,
 and may stand in any order among the others; that everything wanted is recorded it writes where the loop looks
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from samebits.rank.data.loader import PreparedLoader
+from samebits.rank.data.loader import LanePart, PreparedLoader
 from samebits.rank.data.order import EpochPlan
 from samebits.rank.strategy.contract import PassResult
 
@@ -35,7 +35,7 @@ class Observer:
     def begin_step(self, step: int, num_samples: int, is_first: bool) -> None:
         """A step begins; whether it is the first of its epoch, or of this start in it."""
 
-    def fetched(self, lane: int, batch: Any) -> None:
+    def fetched(self, part: LanePart, batch: Any) -> None:
         """A lane's batch is there."""
 
     def end_pass(self, step: int, number: int, result: PassResult) -> None:

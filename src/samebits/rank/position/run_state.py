@@ -34,7 +34,7 @@ class Purpose:
     """What the run is for; by default, for its user. The same on every rank."""
 
     records: bool = False
-    """`verify` records it."""
+    """`verify` records it, or `replay`."""
     measures: bool = False
     """`bench` measures it."""
     is_plain: bool = False

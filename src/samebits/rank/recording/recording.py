@@ -23,6 +23,7 @@ from samebits.protocol.environment import MEASURE, RankEnvironment
 from samebits.protocol.journal.spans import spans
 from samebits.protocol.layout.cut import Cut
 from samebits.protocol.layout.stream_key import Domain, stream_key
+from samebits.protocol.recording import REPLAY
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.data.lane_dataset import LaneIndices
 from samebits.rank.data.loader import LanePart, PreparedLoader
@@ -107,8 +108,8 @@ class Recording(Observer):
     def before_step(self) -> None:
         self._recorder.before_step(self.run.components.step_timer.step, _taken(self.run))
 
-    def fetched(self, lane: int, batch: Any) -> None:
-        self._recorder.samples(lane, batch)
+    def fetched(self, part: LanePart, batch: Any) -> None:
+        self._recorder.samples(part.lane, batch)
 
     def end_pass(self, step: int, number: int, result: PassResult) -> None:
         models = self.run.loop_state.prepared.models
@@ -183,7 +184,7 @@ def _taken(run: RunState) -> Taken:
 
 def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
     wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
-    if not wanted or folder is None or MEASURE in wanted:
+    if not wanted or folder is None or MEASURE in wanted or REPLAY in wanted:
         return None
     recorder = Recorder(folder, environment.position.rank, wanted)
     if recorder.plain:

@@ -20,6 +20,7 @@ from samebits.rank.position.run_state import Components, Config, Purpose, RunSta
 from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.recording.recorder import Recorder
 from samebits.rank.recording.recording import Recording, make_meter, make_recorder, trace_steps
+from samebits.rank.recording.replayed import make_replayed
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
@@ -52,6 +53,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
     recording = Recording(recorder) if recorder is not None else None
     meter = make_meter(environment, folder, step_timer, device)
+    replayed = make_replayed(environment, folder)
     components = Components(
         transport=transport,
         strategy=strategy,
@@ -61,18 +63,25 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         metrics=_metrics(environment, folder, step_timer),
         checks=checks,
         states=states,
-        observers=Observers(*(one for one in (recording, meter) if one is not None)),
+        observers=Observers(*(one for one in (recording, meter, replayed) if one is not None)),
         scaler=precision.scale,
     )
     if components.scaler is not None:
         loop_state.prepared.stateful["loss scale"] = components.scaler
-    how = decided.arithmetic, decided.lanes_named, mesh, placement, _purpose(recorder, measures=meter is not None)
+    how = (
+        decided.arithmetic,
+        decided.lanes_named,
+        mesh,
+        placement,
+        _purpose(recorder, measures=meter is not None, replays=replayed is not None),
+    )
     config = Config(environment, folder, device, threads, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run
-    if recording is not None:
-        recording.attach(run)
+    for one in (recording, replayed):
+        if one is not None:
+            one.attach(run)
     if meter is not None:
         meter.report = components.strategy.report
     return run
@@ -84,9 +93,9 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
     return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
 
 
-def _purpose(recorder: Recorder | None, *, measures: bool) -> Purpose:
+def _purpose(recorder: Recorder | None, *, measures: bool, replays: bool) -> Purpose:
     if recorder is None:
-        return Purpose(measures=measures)
+        return Purpose(records=replays, measures=measures)
     return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 

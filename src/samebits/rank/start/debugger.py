@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from samebits.protocol.journal.ring import JournalReader, JournalWriter, Phase
+from samebits.rank.caller import is_passed_over
 
 
 def stop_at(frame: FrameType, journal: Path, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +56,10 @@ class _RankDebugger(pdb.Pdb):
         # pdb's own handler would turn Ctrl-C after `continue` into another prompt.
         super().__init__(nosigint=True)
         self._journal = journal
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """Pass over our own lines and torch's: a step leads from a line of the script to the next one."""
+        return not is_passed_over(frame.f_code.co_filename) and super().stop_here(frame)
 
     def interaction(self, frame: FrameType | None, *rest: Any) -> None:
         with _Pause(self._journal):

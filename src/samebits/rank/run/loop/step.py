@@ -225,7 +225,7 @@ class Step:
             run.components.step_timer.enter(Phase.DATA, "fetch")
             self._batches.append(self._next())
             for fetched in run.components.observers.fetched:
-                fetched(self._lanes[len(self._batches) - 1].lane, self._batches[-1])
+                fetched(self._lanes[len(self._batches) - 1], self._batches[-1])
         return self._batches[position]
 
     def _next(self) -> Any:

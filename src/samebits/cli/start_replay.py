@@ -14,6 +14,7 @@ import click
 from samebits.cli.program import check_program, machine_for, program_from
 from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
+from samebits.launcher.choices import OnStall, Recovery
 from samebits.launcher.terminal.terminal import Terminal
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.protocol.layout.mesh import Form
@@ -35,7 +36,12 @@ def start(options: dict[str, Any]) -> NoReturn:
     found, state = begun(wanted)
     terminal = Terminal(os.environ) if wanted.pdb else None
     files = Files(options["in_place"], under_way.note)
-    with Trials(program, progress.watch, purpose="replay", files=files, terminal=terminal) as trials:
+    if wanted.pdb:
+        under_way.say(
+            f"{found.title}: steps {found.begins_after + 1} to {wanted.step}; the debugger opens in the last one"
+        )
+    recovery = Recovery(on_stall=OnStall.REPORT if wanted.pdb else OnStall.STOP, resume_nonfinite=True)
+    with Trials(program, progress.watch, purpose="replay", files=files, terminal=terminal, recovery=recovery) as trials:
         try:
             replay(wanted, found, state, trials)
         except (KeyboardInterrupt, SystemExit) as ending:

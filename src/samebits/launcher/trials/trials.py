@@ -127,7 +127,8 @@ class Trials(AbstractContextManager["Trials"]):
         nursery: one to use and leave open, with the program's threads; None: one of its own.
         purpose: the command that makes the runs; part of the name of their folder.
         files: where the runs write, and what to call with what cannot be kept apart.
-        terminal: where a run is shown that somebody talks to; None: it is not shown.
+        terminal: of somebody who talks to rank 0; None: nothing of a run is shown.
+        recovery: what may happen to the ranks; None: a stall ends the run, and nothing else may.
     """
 
     def __init__(
@@ -139,8 +140,11 @@ class Trials(AbstractContextManager["Trials"]):
         files: Files | None = None,
         *,
         terminal: Terminal | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self._program, self._watch, self._terminal = program, watch, terminal
+        # These runs have no terminal: a stall would last unseen forever.
+        self._recovery = recovery or Recovery(on_stall=OnStall.STOP)
         self._folder = RunsFolder(purpose)
         self.base = self._folder.path
         self._nursery = nursery or NurseryHandle(
@@ -192,10 +196,9 @@ class Trials(AbstractContextManager["Trials"]):
                 threads_given=program.threads_given,
                 device_given=program.device_given,
             ),
-            Output(self.base / name, Verbosity.NORMAL if self._terminal is not None else Verbosity.QUIET),
+            Output(self.base / name, Verbosity.QUIET),
             Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
-            # These runs have no terminal: a stall would last unseen forever.
-            Recovery(on_stall=OnStall.STOP if self._terminal is None else OnStall.REPORT),
+            self._recovery,
             saving,
         )
         outcome = launch(request, self._terminal, self._nursery)

@@ -71,7 +71,7 @@ class Replayed(Observer):
         if self._wanted.get("pdb") and self._rank == 0 and not self._has_stopped:
             self._has_stopped = True
             debugger = importlib.import_module("samebits.rank.start.debugger")
-            debugger.stop_at(_script_frame(), self._folder.journal(self._rank))
+            debugger.stop_in_script(_script_frame(), self._folder.journal(self._rank))
 
     def _take_lane(self, lane: int, gradients: Sequence[Tensor], weight: float, _explicit: bool) -> None:
         """A `LaneObserver`. A weight of 0: the lane has only been looked at."""

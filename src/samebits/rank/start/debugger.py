@@ -14,7 +14,11 @@ from types import FrameType
 from typing import Any
 
 from samebits.protocol.journal.ring import JournalReader, JournalWriter, Phase
+from samebits.protocol.script_files import is_library
 from samebits.rank.caller import is_passed_over
+
+OURS = f"{Path(__file__).parents[2]}/"
+"""How the names of this package's files begin."""
 
 
 def stop_at(frame: FrameType, journal: Path, *args: Any, **kwargs: Any) -> Any:
@@ -29,6 +33,11 @@ def stop_at(frame: FrameType, journal: Path, *args: Any, **kwargs: Any) -> Any:
         with _Pause(journal):
             return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100
     return _RankDebugger(journal).set_trace(frame)
+
+
+def stop_in_script(frame: FrameType, journal: Path) -> None:
+    """Stop at the next line of the script that runs below `frame`, or behind it; of a library where no line of the script is there."""
+    _RankDebugger(journal, only_script=not is_library(frame.f_code.co_filename)).set_trace(frame)
 
 
 class _Pause:
@@ -52,15 +61,19 @@ class _Pause:
 
 
 class _RankDebugger(pdb.Pdb):
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, *, only_script: bool = False) -> None:
         # pdb's own handler would turn Ctrl-C after `continue` into another prompt.
         super().__init__(nosigint=True)
-        self._journal = journal
+        self._journal, self._only_script = journal, only_script
 
     def stop_here(self, frame: FrameType) -> bool:
         """Pass over our own lines and torch's: a step leads from a line of the script to the next one."""
-        return not is_passed_over(frame.f_code.co_filename) and super().stop_here(frame)
+        file = frame.f_code.co_filename
+        if self._only_script and is_library(file):
+            return False
+        return not (file.startswith(OURS) or is_passed_over(file)) and super().stop_here(frame)
 
     def interaction(self, frame: FrameType | None, *rest: Any) -> None:
+        self._only_script = False
         with _Pause(self._journal):
             super().interaction(frame, *rest)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from samebits.launcher.trials.trials import Trial, Trials
+from samebits.machine.regular_file import read_regular
+from samebits.protocol.journal.ring import JournalReader
 from samebits.protocol.recording import REPLAY
-from samebits.protocol.run_folder import STATES, read_lines
+from samebits.protocol.run_folder import MOST_BYTES, STATES, read_lines
 from samebits.protocol.saving import Saving
+from samebits.protocol.script_files import ScriptFiles
 from samebits.verify.interruption import NEVER
 from samebits.verify.replay.past_run import PastRun, copy_state, seen_in
 from samebits.verify.replay.values import Compared, compare_values, logged_in
@@ -50,6 +55,10 @@ class Replayed:
     """Whether the step was made."""
     block: str = ""
     """How the script failed, for people."""
+    failed_there: bool = False
+    """Whether it failed in the step itself."""
+    forward: str = ""
+    """The line of the script whose operator has a NaN in its backward, where torch has named it."""
     why: str = ""
     """Why the step was not made, where the script did not fail."""
     kept: str = ""
@@ -57,8 +66,8 @@ class Replayed:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 where something differs, 125 where the step was not made."""
-        if self.compared.other is not None:
+        """0, 1 where something differs or the step itself failed, 125 where the step was not reached."""
+        if self.compared.other is not None or self.failed_there:
             return 1
         return 0 if self.is_there else CANNOT_TELL
 
@@ -77,6 +86,7 @@ class Replayed:
             "difference": vars(other) if other is not None else None,
             "passes": [[{"lane": lane, **row} for lane, row in lanes.items()] for lanes in self.passes],
             "failure": self.block or self.why,
+            "forward_line": self.forward,
             "exit_code": self.exit_code,
         }
 
@@ -105,6 +115,10 @@ def replay(wanted: Wanted, found: Replayed, state: Path | None, trials: Trials) 
 
 def _note(found: Replayed, trial: Trial, past: PastRun) -> None:
     found.block = trial.outcome.block
+    if (rank := trial.outcome.rank) is not None:
+        last = JournalReader(trial.folder.journal(rank)).last()
+        found.failed_there = last is not None and last.step == found.step
+        found.forward = forward_line(trial.folder.log(rank), past.place / past.script)
     seen = seen_in(trial.folder, trial.num_processes)
     if seen is not None:
         found.passes = seen.passes
@@ -114,6 +128,18 @@ def _note(found: Replayed, trial: Trial, past: PastRun) -> None:
             found.why = f"The script came to its end after step {seen.last}."
         found.is_there = not found.why
     found.compared = compare_values(past.logged, logged_in(read_lines(trial.folder.metrics)))
+
+
+def forward_line(log: Path, script: Path) -> str:
+    """The innermost line of the script in what torch's anomaly detection has printed; empty where it has printed nothing."""
+    with suppress(OSError):
+        text = read_regular(log, most_bytes=MOST_BYTES).decode(errors="replace")
+        _, found, rest = text.partition("Traceback of forward call that caused the error:")
+        places = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s+(.+)', rest.partition(" (Triggered internally")[0])
+        users = ScriptFiles.beside(script)
+        lines = [f"{Path(file).name}:{number}  {line}" for file, number, line in places if users.has(file)]
+        return lines[-1] if found and lines else ""
+    return ""
 
 
 def text_of(value: Any) -> str:

@@ -37,6 +37,8 @@ def show(found: Replayed, console: Console, *, seconds: float, has_rows: bool) -
 def _verdict(found: Replayed) -> tuple[str, str]:
     if found.compared.other is not None:
         return "OTHER BITS", BAD
+    if found.failed_there:
+        return "FAILED IN", BAD
     if not found.is_there:
         return "NOT REACHED", EXPECTED
     return ("SAME BITS", GOOD) if found.compared.count else ("NOT COMPARED", EXPECTED)
@@ -67,6 +69,8 @@ def _sentences(found: Replayed) -> Iterator[tuple[str, str]]:
         yield f"From the beginning, because {found.why_beginning}", ""
     if found.why:
         yield found.why, ""
+    if found.forward:
+        yield f"the NaN comes from the backward of {found.forward}", BAD
 
 
 def _show_rows(lanes: Mapping[int, Mapping[str, Any]], console: Console) -> None:

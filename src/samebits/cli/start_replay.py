@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import sys
 import time
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -76,7 +78,7 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
         raise UsageError(f"--step must be at least 1, but is {step}.", "Steps are counted from 1.")
     if options["ranks"] is not None and options["ranks"] < 1:
         raise UsageError(f"-n must be at least 1, but is {options['ranks']}.", "Leave it out for one rank.")
-    if options["pdb"] and not sys.stdin.isatty():
+    if options["pdb"] and not _can_ask():
         raise UsageError("--pdb needs a terminal to ask.", "Call it in one, or leave --pdb out.")
     if options["pdb"] and options["as_json"]:
         raise UsageError("--pdb and --json both use the standard output.", "Give one of them.")
@@ -94,6 +96,14 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
     }
     program = program_from(told, ranks, machine_for(past.device, is_quiet=True), Form(options["strategy"]))
     return Wanted(past, step, ranks, options["rows"], options["pdb"], options["anomaly"]), program
+
+
+def _can_ask() -> bool:
+    """Whether there is a terminal, or a pipe with commands."""
+    with suppress(OSError, ValueError, AttributeError):
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        return sys.stdin.isatty() or stat.S_ISFIFO(mode)
+    return False
 
 
 def _ranks(given: int | None, past: PastRun) -> int:

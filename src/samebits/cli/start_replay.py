@@ -75,7 +75,7 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
     """
     step = options["step"]
     if step < 1:
-        raise UsageError(f"--step must be at least 1, but is {step}.", "Steps are counted from 1.")
+        raise UsageError(f"--step must be at least 1, but is {step}.", "Count from 1, as the run does.")
     if options["ranks"] is not None and options["ranks"] < 1:
         raise UsageError(f"-n must be at least 1, but is {options['ranks']}.", "Leave it out for one rank.")
     if options["pdb"] and not _can_ask():

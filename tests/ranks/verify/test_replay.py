@@ -78,8 +78,8 @@ def replayed(place: Path, *words: str, code: int, given: str | None = None) -> s
 
 @promise(
     "a-step-comes-again",
-    "`samebits replay RUN --step N` makes a step of a run again, on any number of ranks and under other strategies, with the "
-    "values that the run logged, from the newest state before it; nothing of the run changes",
+    "`samebits replay RUN --step N` makes a step of a run again, on any ranks and strategy, from the newest state before it, "
+    "with the values that the run logged; nothing of the run changes",
     also=[
         "test_a_lane_with_a_bad_sample_stands_out",
         "test_a_changed_script_is_told_by_the_first_other_value",

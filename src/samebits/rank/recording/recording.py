@@ -36,6 +36,7 @@ from samebits.rank.position.trace import Trace
 from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
+from samebits.rank.recording.replayed import Replayed
 from samebits.rank.strategy.contract import PassResult
 
 NUM_STEPS = 2
@@ -190,6 +191,14 @@ def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Rec
     if recorder.plain:
         calm()
     return recorder
+
+
+def make_replayed(environment: RankEnvironment, folder: RunFolder | None) -> Replayed | None:
+    """What `samebits replay` wants; None in other runs."""
+    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
+    if REPLAY not in wanted or folder is None:
+        return None
+    return Replayed(folder, environment.position.rank, wanted[REPLAY])
 
 
 def make_meter(

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.protocol.environment import RankEnvironment
-from samebits.protocol.recording import REPLAY
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.caller import is_passed_over
 from samebits.rank.data.loader import LanePart
@@ -123,11 +121,3 @@ def _script_frame() -> FrameType:
     while frame.f_back is not None and is_passed_over(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-def make_replayed(environment: RankEnvironment, folder: RunFolder | None) -> Replayed | None:
-    """What `samebits replay` wants; None in other runs."""
-    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
-    if REPLAY not in wanted or folder is None:
-        return None
-    return Replayed(folder, environment.position.rank, wanted[REPLAY])

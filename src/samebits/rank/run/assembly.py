@@ -19,8 +19,7 @@ from samebits.rank.position.participants import States
 from samebits.rank.position.run_state import Components, Config, Purpose, RunState
 from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.recording.recorder import Recorder
-from samebits.rank.recording.recording import Recording, make_meter, make_recorder, trace_steps
-from samebits.rank.recording.replayed import make_replayed
+from samebits.rank.recording.recording import Recording, make_meter, make_recorder, make_replayed, trace_steps
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages

@@ -132,7 +132,7 @@ def _described(run: Run, logged: Logged) -> PastRun:
     if not found.place.is_dir():
         raise UsageError(
             f"{name} ran in {visible(str(found.place))}, which is not there.",
-            "Bring the script and its data back there.",
+            "Put the script and its data back there.",
         )
     return found
 

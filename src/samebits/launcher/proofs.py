@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import date
+from functools import cached_property
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -72,9 +73,10 @@ class Sources:
     def can_be_remembered(self) -> bool:
         """Whether proofs are kept, and what they are of is known."""
         with suppress(Exception):  # what only labels ends nothing
-            return _folder() is not None and bool(self.key())
+            return _folder() is not None and bool(self.key)
         return False
 
+    @cached_property
     def key(self) -> str:
         """Of the script's own text under these conditions; empty where it, or the GPU, is not known. Reads one file."""
         place = source_place(self.script, self.module)
@@ -154,7 +156,7 @@ def remember(sources: Sources, files: Mapping[str, str], args: Sequence[str], pr
     """
     folder = _folder()
     with suppress(Exception):  # what only labels ends nothing
-        if folder is None or not files or not (key := sources.key()) or sources.files() != files:
+        if folder is None or not files or not (key := sources.key) or sources.files() != files:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = _read(folder, key)
@@ -173,7 +175,7 @@ def recall(sources: Sources, args: Sequence[str]) -> Proved | None:
     """What was proved with these arguments, else with others, which it then names; None where nothing was."""
     folder = _folder()
     with suppress(Exception):  # what only labels ends nothing
-        kept = [] if folder is None else [one for one in _read(folder, sources.key()) if sources.has(one["files"])]
+        kept = [] if folder is None else [one for one in _read(folder, sources.key) if sources.has(one["files"])]
         one = next((one for one in kept if one["args"] == list(args)), kept[0] if kept else None)
         if one is not None:
             steps, lanes, threads = (int(one[name]) for name in ("steps", "lanes", "threads"))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.choices import Verbosity
+from samebits.launcher.proofs import Sources, remember, said_day, today
 from samebits.launcher.request import LaunchRequest
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console, Terminal
@@ -31,7 +32,8 @@ def prove_first(request: LaunchRequest, steps: int, terminal: Terminal) -> Launc
     Raises:
         UsageError: where there is nothing to prove.
     """
-    began = time.monotonic()
+    began, sources = time.monotonic(), Sources.of(request)
+    files = sources.files()
     try:
         result = _result(request, steps)
     except BaseException:
@@ -44,7 +46,8 @@ def prove_first(request: LaunchRequest, steps: int, terminal: Terminal) -> Launc
         order = ", and with the lanes in another order" if is_tried else ""
         text = f"{result.num_steps} steps on 1 and 2 ranks{order}, in {time.monotonic() - began:.1f} s"
         Console(terminal).line(Line("proved", text))
-    proved = Proved(result.num_steps, RANKS, result.lanes, result.threads)
+    proved = Proved(result.num_steps, RANKS, result.lanes, result.threads, day=said_day(today()))
+    remember(sources, files, request.entry.args, proved)
     return replace(request, computation=replace(request.computation, proved=proved))
 
 

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +21,7 @@ from samebits.cli.shared_options import VERIFIED_RANKS, VERIFIED_STEPS, check_fo
 from samebits.cli.step_summary import append_summary, check_summary
 from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
-from samebits.launcher.proofs import Sources, remember, today
+from samebits.launcher.proofs import Sources, remember
 from samebits.launcher.script_source import file_calls_init, source_place
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.machine.regular_file import other_kind
@@ -47,7 +46,8 @@ def start(options: dict[str, Any]) -> NoReturn:
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     under_way = UnderWay(is_quiet=options["quiet"])
     progress = Progress(under_way)
-    files = _files(proof.program)
+    sources = _sources(proof.program)
+    files = sources.files()
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], under_way.note)) as trials:
         result: Result | Continued | None = None
         try:
@@ -67,7 +67,7 @@ def start(options: dict[str, Any]) -> NoReturn:
                 trials.remove()
         if result.exit_code:
             result.kept, result.folder = trials.keep(), str(trials.base)
-    _keep(result, files, proof.program)
+    _keep(result, sources, files, proof.program.args)
     seconds, is_detailed = time.monotonic() - began, options["verbose"]
 
     def print_result(console: Console) -> None:
@@ -88,17 +88,10 @@ def _sources(program: Program) -> Sources:
     return Sources(program.script, program.module, (program.form, program.arithmetic, program.device))
 
 
-def _files(program: Program) -> dict[str, str]:
-    with suppress(Exception):  # what only labels ends no proof
-        return _sources(program).files()
-    return {}
-
-
-def _keep(result: Result | Continued, files: dict[str, str], program: Program) -> None:
+def _keep(result: Result | Continued, sources: Sources, files: dict[str, str], args: Sequence[str]) -> None:
     """Remember what was proved."""
     if isinstance(result, Result) and result.exit_code == 0 and len(result.ranks) > 1:
-        proved = Proved(result.num_steps, result.ranks, result.lanes, result.threads, day=today())
-        remember(_sources(program), files, program.args, proved)
+        remember(sources, files, args, Proved(result.num_steps, result.ranks, result.lanes, result.threads))
 
 
 def runs_are_compared(options: dict[str, Any], against: tuple[Path, SavedBits] | None) -> bool:

@@ -1,7 +1,7 @@
 """What `samebits verify` has proved of a script, for the last lines of later runs of it.
 
-    verify, with exit code 0  -> remember    the hash of each file of the script, in the user's cache folder
-    run, at its start         -> recall      are they the same? then the last lines say what was proved, with its day
+    verify, with exit code 0, and run --prove  -> remember    the hash of each file of the script, in the user's cache folder
+    run, at its start                          -> recall      are they the same? then the line `bits` says what was proved
 
 The same are: these files, torch, Python, CPU, GPU, all installed packages, what the command line says of strategy and numerics.
 Lanes and threads are compared when the run has ended (`Proved.of`). Data are not looked at, nor a module that is imported in
@@ -16,12 +16,16 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
+from datetime import date
+from functools import cached_property
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,11 @@ MOST_PROOFS = 8
 MOST_FILES = 300
 """The oldest go."""
 MOST_BYTES = 1 << 20
+NAMES = frozenset(("steps", "ranks", "lanes", "threads", "day", "args", "files"))
+"""Of a proof in its file."""
+MOST_LETTERS = 80
+"""Of arguments, in a line that says more than them."""
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,19 @@ class Sources:
     module: str | None
     conditions: tuple[Form, Arithmetic, str]
 
+    @classmethod
+    def of(cls, run: LaunchRequest) -> Sources:
+        conditions = run.computation.form, run.computation.arithmetic, run.placement.device
+        return cls(run.entry.script, run.entry.module, conditions)
+
+    @property
+    def can_be_remembered(self) -> bool:
+        """Whether proofs are kept, and what they are of is known."""
+        with suppress(Exception):  # what only labels ends nothing
+            return _folder() is not None and bool(self.key)
+        return False
+
+    @cached_property
     def key(self) -> str:
         """Of the script's own text under these conditions; empty where it, or the GPU, is not known. Reads one file."""
         place = source_place(self.script, self.module)
@@ -69,9 +91,13 @@ class Sources:
 
     def files(self) -> dict[str, str]:
         """The hash of each file that the script is made of, by its path from the script; empty where they are too many."""
-        place = source_place(self.script, self.module)
-        found = all_sources(*place) if place is not None else {}
-        return {os.path.relpath(path, place[0].parent): _hash(text) for path, text in found.items()} if place else {}
+        with suppress(Exception):  # what only labels ends nothing
+            place = source_place(self.script, self.module)
+            found = all_sources(*place) if place is not None else {}
+            return (
+                {os.path.relpath(path, place[0].parent): _hash(text) for path, text in found.items()} if place else {}
+            )
+        return {}
 
     def has(self, files: Mapping[str, str]) -> bool:
         """Whether these files are what they were: no import is looked for, so a start waits for nothing."""
@@ -85,14 +111,42 @@ def with_its_source(request: LaunchRequest) -> LaunchRequest:
     """The request with what its source says: whether it calls `samebits.init`, and what was proved of it."""
     entry, computation = replace(request.entry, calls_init=calls_init(request)), request.computation
     if computation.proved is None and not computation.evidence and entry.calls_init and entry.call is None:
-        conditions = computation.form, computation.arithmetic, request.placement.device
-        proved = recall(Sources(entry.script, entry.module, conditions), entry.args)
-        computation = replace(computation, proved=proved)
+        sources = Sources.of(request)
+        to_prove = _to_prove(request) if sources.can_be_remembered else ""
+        computation = replace(computation, proved=recall(sources, entry.args), to_prove=to_prove)
     return replace(request, entry=entry, computation=computation)
 
 
+def _to_prove(request: LaunchRequest) -> str:
+    """The words behind `samebits verify` under whose proof this run falls."""
+    computation, placement = request.computation, request.placement
+    form, arithmetic = computation.form, computation.arithmetic
+    options = {
+        "--device": placement.device if placement.device_given else None,
+        "--lanes": computation.lanes,
+        "--threads": placement.threads if placement.threads_given else None,
+        "--strategy": form.strategy,
+        "--mesh": form.mesh,
+        "--schedule": form.schedule,
+        "--precision": arithmetic.precision,
+        "--numerics": arithmetic.numerics,
+        "--allow": ",".join(arithmetic.allow),
+    }
+    given = [word for name, value in options.items() if value for word in (name, str(value))]
+    script = ["-m", request.title] if request.entry.module is not None else [request.title]
+    return " ".join(filter(None, (shlex.join([*given, *script]), _words(request.entry.args))))
+
+
+def _words(args: Sequence[str]) -> str:
+    """Arguments as a shell takes them; dots in place of the last ones where they are many."""
+    words = list(map(shlex.quote, args))
+    ends = [*accumulate(len(word) + 1 for word in words)]
+    fit = sum(end <= MOST_LETTERS for end in ends)
+    return " ".join([*words[:fit], *(["..."] if fit < len(words) else [])])
+
+
 def remember(sources: Sources, files: Mapping[str, str], args: Sequence[str], proved: Proved) -> None:
-    """Keep it, in the place of an older proof with these arguments.
+    """Keep it with this day, in the place of an older proof with these arguments that says no more.
 
     Args:
         sources: the script.
@@ -102,11 +156,14 @@ def remember(sources: Sources, files: Mapping[str, str], args: Sequence[str], pr
     """
     folder = _folder()
     with suppress(Exception):  # what only labels ends nothing
-        if folder is None or not files or not (key := sources.key()) or sources.files() != files:
+        if folder is None or not files or not (key := sources.key) or sources.files() != files:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = [one for one in _read(folder, key) if one["args"] != list(args)][: MOST_PROOFS - 1]
-        text = json.dumps([{**asdict(proved), "args": list(args), "files": dict(files)}, *kept])
+        kept = _read(folder, key)
+        now = {**asdict(proved), "day": today(), "args": list(args), "files": dict(files)}
+        newest = next((one for one in kept if _says_more(one, now)), now)
+        others = [one for one in kept if one["args"] != list(args)]
+        text = json.dumps([newest, *others[: MOST_PROOFS - 1]])
         beside = folder / f".{key}.{os.getpid()}"
         beside.write_text(text)
         beside.replace(folder / f"{key}.json")
@@ -118,19 +175,32 @@ def recall(sources: Sources, args: Sequence[str]) -> Proved | None:
     """What was proved with these arguments, else with others, which it then names; None where nothing was."""
     folder = _folder()
     with suppress(Exception):  # what only labels ends nothing
-        kept = [] if folder is None else [one for one in _read(folder, sources.key()) if sources.has(one["files"])]
+        kept = [] if folder is None else [one for one in _read(folder, sources.key) if sources.has(one["files"])]
         one = next((one for one in kept if one["args"] == list(args)), kept[0] if kept else None)
         if one is not None:
             steps, lanes, threads = (int(one[name]) for name in ("steps", "lanes", "threads"))
             ranks = tuple(int(number) for number in one["ranks"])
-            words = "" if one["args"] == list(args) else " ".join(map(str, one["args"])) or "no arguments"
-            return Proved(steps, ranks, lanes, threads, str(one["day"]), words)
+            words = "" if one["args"] == list(args) else _words(list(map(str, one["args"]))) or "no arguments"
+            return Proved(steps, ranks, lanes, threads, said_day(str(one["day"])), words)
     return None
 
 
 def today() -> str:
     """As 2026-11-28."""
     return time.strftime("%Y-%m-%d")
+
+
+def said_day(text: str) -> str:
+    """`28 Nov`; `28 Nov 2025` in another year. Raises ValueError for what is no day."""
+    day = date.fromisoformat(text)
+    return f"{day.day} {MONTHS[day.month - 1]}" + (f" {day.year}" if str(day.year) != today()[:4] else "")
+
+
+def _says_more(one: Mapping[str, Any], than: Mapping[str, Any]) -> bool:
+    """Whether a proof of the same has more ranks or steps, and none less."""
+    same = all(one[name] == than[name] for name in ("args", "files", "lanes", "threads"))
+    more = one["steps"] - than["steps"], len(one["ranks"]) - len(than["ranks"])
+    return same and set(one["ranks"]) >= set(than["ranks"]) and more[0] >= 0 and any(more)
 
 
 def _folder() -> Path | None:
@@ -146,8 +216,12 @@ def _read(folder: Path, key: str) -> list[Mapping[str, Any]]:
     path = folder / f"{key}.json"
     if not path.is_file() or path.stat().st_size > MOST_BYTES:
         return []
-    found = json.loads(path.read_text())
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    with suppress(OSError, ValueError):  # damaged: another one takes its place
+        found = json.loads(path.read_text())
+        return (
+            [one for one in found if isinstance(one, dict) and one.keys() >= NAMES] if isinstance(found, list) else []
+        )
+    return []
 
 
 def _installed() -> list[str]:

@@ -94,6 +94,8 @@ class Computation:
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     proved: Proved | None = None
     """What was proved of the script before this run."""
+    to_prove: str = ""
+    """What to write behind `samebits verify`, so that a later run says it; empty where no proof is remembered."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 HASH_DIGITS = 12
 """How much of a hash is shown; nobody compares more by eye, and files have all of it."""
 MOST_NAMED = 4
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Proved:
     lanes: int
     threads: int
     day: str = ""
-    """As 2026-11-28, where an earlier `verify` proved it; empty where this run was asked to."""
+    """As it is said: 28 Nov."""
     args: str = ""
     """The arguments with which it was proved, if they are others than this run's."""
 
@@ -33,10 +31,9 @@ class Proved:
         """What that says of a run; empty where it had other lanes or threads. `result`: what is in its `result.json`."""
         if (self.lanes, self.threads) != (result.get("lanes"), result.get("threads")):
             return ""
-        ranks = list(map(str, self.ranks))
-        several = f"{', '.join(ranks[:-1])} and {ranks[-1]}" if len(ranks) > 1 else ranks[0]
-        day = f", {_day(self.day)}" if self.day else ""
-        return f"over {_count(self.steps, 'step')} on {several} ranks{day}{f', with {self.args}' if self.args else ''}"
+        if self.args:
+            return f"proved with {self.args}"
+        return f"proved on {', '.join(map(str, self.ranks))} ranks, {self.day}"
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,10 @@ class BitsFacts:
     """Under portable numerics, torch's version."""
     ranks_are_fixed: bool = False
     """Whether the run cannot have another number of ranks."""
-    ranks_divide: bool = False
-    """Whether it can have only those that divide its lanes."""
     proved: str = ""
-    """On what, and over how many steps; empty where nothing was."""
+    """What was proved before, as `Proved.of` says it; empty where nothing was."""
+    to_prove: str = ""
+    """The command whose proof later runs say; empty where none is remembered."""
     handed_on: Sequence[str] = ()
     """What lanes hand on to other lanes, each with its line."""
     own_samples: Sequence[str] = ()
@@ -82,8 +79,8 @@ class BitsFacts:
             is_exact=not (decided.get("not_exact") or arithmetic.get("numerics") == "fast" or arithmetic.get("allow")),
             portable_torch=str(_mapping(decided.get("fingerprint")).get("torch")) if is_portable else "",
             ranks_are_fixed=bool(decided.get("ranks_are_fixed")),
-            ranks_divide=bool(decided.get("even_lanes")),
             proved=str(result.get("proved") or ""),
+            to_prove=str(result.get("to_prove") or ""),
             **{
                 name: _texts(result.get(name))
                 for name in ("handed_on", "own_samples", "unread", "copied", "without", "uncovered")
@@ -134,17 +131,11 @@ def _claim(facts: BitsFacts) -> str:
         place = f"with {' and '.join(parts)}"
     if facts.lanes <= 1 or facts.ranks_are_fixed:
         return place
-    others = f"numbers of ranks that divide {facts.lanes}" if facts.ranks_divide else "numbers of ranks"
-    return f"{place}; {f'proved {facts.proved}' if facts.proved else f'other {others}: not proved yet'}"
-
-
-def _day(text: str) -> str:
-    """`28 Nov 2026`; the text itself where it is no day."""
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        return text
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+    if facts.proved:
+        return f"{place}; {facts.proved}"
+    # Where a line below says that other ranks may get something else, it says more.
+    is_open = facts.to_prove and not (facts.handed_on or facts.own_samples)
+    return f"{place}; not proved yet: {facts.to_prove}" if is_open else place
 
 
 def _listed(names: Sequence[str]) -> str:

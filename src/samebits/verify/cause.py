@@ -67,6 +67,12 @@ RANK_ORDER = (
     "floats are added up rank by rank, so each number of ranks rounds in another way (the values are the same but for "
     "that). Use run.lane_sum for tensors that the lanes made, run.tally() for numbers."
 )
+OF_SAMPLES = ("run.gather", "run.lane_sum", "run.lane_cat")
+"""What puts together what samples and lanes gave: equal on any number of ranks, if that is."""
+GIVEN = (
+    "what {call} was given depends on the number of ranks: it was computed with run.rank or run.world_size, or with what "
+    "other batches left in a variable. Compute each row or tensor from its own samples."
+)
 ROUNDING = 1e-4
 """Sums that differ by less than this, relative to the largest element, differ by their order. float32 has 6e-8 for each term."""
 
@@ -235,6 +241,9 @@ _OTHERWISE = {
 
 
 def _value(symptoms: Symptoms) -> str:
+    call = symptoms.place.item.removeprefix("value ").partition(" at ")[0]
+    if call in OF_SAMPLES:
+        return GIVEN.format(call=call)
     is_combined = symptoms.place.item.startswith(("value run.sum at ", "value run.mean at "))
     if is_combined and symptoms.relative is not None and symptoms.relative < ROUNDING:
         return RANK_ORDER

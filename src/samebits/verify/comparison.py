@@ -70,9 +70,14 @@ def _difference(left: Side, right: Side, ours: Recorded, theirs: Recorded) -> Di
     if not places:
         return None
     step = min(place.step for place in places)
-    same_step = tuple(place for place in places if place.step == step)
+    same_step = tuple(sorted((place for place in places if place.step == step), key=_spread))
     first = same_step[0]
     return Difference(left, right, first, ours.get(first), theirs.get(first), same_step)
+
+
+def _spread(place: ItemAtStep) -> int:
+    """Among items of a step, which otherwise stay in their order: models are made before all else, and evaluated after it."""
+    return 0 if place.kind is Kind.INITIAL else 1 + place.item.startswith("value run.gather at ")
 
 
 def _ordered(ours: Recorded, theirs: Recorded) -> list[ItemAtStep]:

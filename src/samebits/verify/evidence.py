@@ -35,6 +35,7 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"
     SCRIPT = "script"
     VALUE = "value"
+    """What the script logged, and what tallies, `run.gather`, `run.lane_sum` and the like returned."""
     AGAIN = "again"
     """Samples that were fetched a second time, likewise."""
     RESUMED = "resumed"
@@ -64,7 +65,7 @@ class ItemAtStep:
     @property
     def when(self) -> str:
         """The step in words."""
-        if self.kind is Kind.INITIAL:
+        if self.kind is Kind.INITIAL or self.step == 0:
             return "before the first step"
         if self.kind in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE):
             return f"after step {self.step}"

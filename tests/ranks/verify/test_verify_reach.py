@@ -72,6 +72,39 @@ def test_what_tallies_return_is_compared(verified: Verifier) -> None:
     assert item == "value tally.mean value"
 
 
+GATHERED = """model.eval()
+    with torch.no_grad():
+        whole = run.gather(torch.cat([model(x) + {added} for x, y in test_loader] or [torch.empty(0, 3)]))
+    model.train()
+    """
+"""Rows of an evaluation behind each epoch, which nothing is done with."""
+
+
+@promise(
+    "what-verify-proves",
+    "What run.gather returns behind an evaluation, and run.lane_sum, run.lane_cat and run.mean in a step, is compared, whatever becomes "
+    "of it",
+    also=["test_what_lanes_made_together_is_compared"],
+)
+def test_rows_of_an_evaluation_are_compared_though_no_parameter_knows_them(verified: Verifier) -> None:
+    result = verified(epoch_end=GATHERED.format(added="0.1 * (run.world_size - 1)"), steps=3)
+    item, step, cause = named(result)
+    assert (item.partition(":")[0], step) == ("value run.gather at train.py", 2), "the epoch has two steps"
+    assert "what run.gather was given depends on the number of ranks" in cause
+    assert [one.item.split()[1] for one in result.difference.difference.places] == ["run.gather"]
+    assert verified(epoch_end=GATHERED.format(added="0.1"), steps=3).proved
+
+
+def test_what_lanes_made_together_is_compared(verified: Verifier) -> None:
+    lane = "made.append(torch.full((2,), {}))"
+    slots = {"before": "made = []", "after": "run.lane_sum(made); run.lane_cat(made); run.mean(made[0]); made.clear()"}
+    result = verified(**slots, lane=lane.format("float(run.world_size)"), steps=2)
+    assert named(result)[1] == 1
+    found = [one.item.split()[1] for one in result.difference.difference.places]
+    assert found == ["run.lane_sum", "run.lane_cat", "run.mean"], "no parameter knows them"
+    assert verified(**slots, lane=lane.format("1.5"), steps=2).proved
+
+
 @pytest.mark.thorough
 def test_an_evaluation_that_is_left_early_is_no_proof_on_one_rank_either(verified: Verifier) -> None:
     result = verified(ranks=(1,), end=FIRST.format(batches="loader", value="x.mean()"))

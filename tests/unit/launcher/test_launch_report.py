@@ -29,6 +29,7 @@ from samebits.launcher.terminal.report import (
     opens_at_once,
     start_line,
 )
+from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.gauges import Gauges
 from samebits.protocol.journal.ring import Phase, Record
@@ -98,7 +99,7 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
     told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
     assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
         Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
-        Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread; other numbers of ranks: not proved yet"),
+        Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread"),
         Line("time", "data 9% · compute 91%"),
         Line("details", "samebits report"),
     ]
@@ -109,6 +110,20 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "samebits report /runs/x",
     ]
     assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "samebits report"]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "named", "command"),
+    [
+        (4, False, "samebits verify train.py"),
+        (8, True, "samebits verify train.py"),
+        (8, False, "samebits verify --lanes 8 train.py"),
+    ],
+)
+def test_the_command_that_is_named_proves_the_lanes_of_this_run(lanes: int, named: bool, command: str) -> None:
+    asked = replace(REQUEST, computation=Computation(proved=Proved(20, (1, 2), 2, 1, "28 Nov"), to_prove="train.py"))
+    lines = end_lines(asked, {"bits": "sha256:1", "lanes": lanes, "threads": 1}, {"lanes_named": named}, Summary(), 1.0)
+    assert lines[1].aside == f"with {lanes} lanes and 1 thread; not proved yet: {command}"
 
 
 @pytest.mark.parametrize("decided", [{"not_exact": "by design"}, {"arithmetic": {"numerics": "fast"}}])

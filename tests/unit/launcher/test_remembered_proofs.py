@@ -1,16 +1,20 @@
 """What verify has proved stands in the last lines of later runs of the same sources, under the same conditions."""
 
+from pathlib import Path
+
 import pytest
 
 from samebits.launcher import proofs
-from samebits.launcher.proofs import MOST_PROOFS, Sources, recall, remember
+from samebits.launcher.proofs import MOST_LETTERS, MOST_PROOFS, Sources, recall, remember, with_its_source
+from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
 from samebits.protocol.layout.mesh import Form
 from tests.support.promises import promise
 
 PLAIN = Form(), Arithmetic(), "cpu"
-PROVED = Proved(20, (1, 2, 4), 4, 1, day="2026-11-28")
+PROVED = Proved(20, (1, 2, 4), 4, 1)
+NOTHING = Computation()
 RESULT = {"lanes": 4, "threads": 1}
 
 
@@ -23,9 +27,14 @@ def script(tmp_path, monkeypatch):
     return path
 
 
-def keep(script, args):
+@pytest.fixture(autouse=True)
+def _the_day(monkeypatch):
+    monkeypatch.setattr(proofs, "today", lambda: "2026-11-28")
+
+
+def keep(script, args, proved=PROVED):
     sources = Sources(script, None, PLAIN)
-    remember(sources, sources.files(), args, PROVED)
+    remember(sources, sources.files(), args, proved)
 
 
 @promise(
@@ -36,13 +45,61 @@ def keep(script, args):
 def test_it_is_said_with_its_day_and_for_these_lanes_and_threads_only(script):
     keep(script, ("--lr", "1"))
     found = recall(Sources(script, None, PLAIN), ("--lr", "1"))
-    assert found.of(RESULT) == "over 20 steps on 1, 2 and 4 ranks, 28 Nov 2026"
+    assert found.of(RESULT) == "proved on 1, 2, 4 ranks, 28 Nov"
     assert found.of({"lanes": 8, "threads": 1}) == ""
 
 
-def test_other_arguments_are_named(script):
-    keep(script, ("--epochs", "1"))
-    assert recall(Sources(script, None, PLAIN), ()).of(RESULT).endswith("28 Nov 2026, with --epochs 1")
+def test_of_another_year_the_year_is_said(script, monkeypatch):
+    keep(script, ())
+    monkeypatch.setattr(proofs, "today", lambda: "2027-01-02")
+    assert recall(Sources(script, None, PLAIN), ()).day == "28 Nov 2026"
+
+
+@pytest.mark.parametrize(
+    ("proved", "now", "said"),
+    [
+        (("--epochs", "1"), (), "proved with --epochs 1"),
+        ((), ("--epochs", "1"), "proved with no arguments"),
+        (("--name", "two words"), (), "proved with --name 'two words'"),
+        (("--name", "x" * MOST_LETTERS), (), "proved with --name ..."),
+    ],
+)
+def test_other_arguments_are_named(script, proved, now, said):
+    keep(script, proved)
+    assert recall(Sources(script, None, PLAIN), now).of(RESULT) == said
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (Proved(3, (1, 2), 4, 1), "1, 2, 4"),
+        (Proved(20, (1, 2, 4), 4, 1), "1, 2, 4"),
+        (Proved(3, (1, 2, 3), 4, 1), "1, 2, 3"),
+        (Proved(30, (1, 2), 4, 1), "1, 2"),
+    ],
+)
+def test_a_proof_of_less_does_not_take_the_place_of_one_of_more(script, second, said):
+    keep(script, ())
+    keep(script, (), second)
+    assert recall(Sources(script, None, PLAIN), ()).of(RESULT) == f"proved on {said} ranks, 28 Nov"
+
+
+def run_of(script, args=(), computation=NOTHING, **placement):
+    place = Placement(ranks=2, threads=1, device="cpu", **placement)
+    return with_its_source(
+        LaunchRequest(EntryPoint(script=script, args=args), place, Output(Path("run")), computation)
+    ).computation
+
+
+def test_the_command_that_is_named_has_the_conditions_of_the_run(script, monkeypatch):
+    assert run_of(script).to_prove == str(script)
+    asked = Computation(6, Form("zero1"), Arithmetic(numerics="portable"))
+    given = "--device cpu --lanes 6 --threads 1 --strategy zero1 --numerics portable"
+    found = run_of(script, ("--lr", "1"), asked, threads_given=True, device_given=True)
+    assert found.to_prove == f"{given} {script} --lr 1"
+    monkeypatch.setenv("SAMEBITS_PROOFS", "off")
+    assert run_of(script) == NOTHING
+    assert not run_of(script.with_name("part.py")).to_prove, "it never calls samebits.init"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +123,7 @@ def test_what_was_changed_since_is_not_proved(script, what, monkeypatch):
     assert recall(Sources(script, None, (form, arithmetic, device)), ()) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[3]", '[{"args": 3}]', "[]", '{"a": 1}', '[{"args": [], "steps": "x"}]'])
+@pytest.mark.parametrize("text", ["", "{", "[3]", '[{"args": 3}]', "[]", '{"a": 1}', '[{"args": [], "day": "x"}]'])
 def test_a_damaged_file_is_no_proof_and_no_failure(script, tmp_path, text):
     key = Sources(script, None, PLAIN)
     keep(script, ())
@@ -74,6 +131,7 @@ def test_a_damaged_file_is_no_proof_and_no_failure(script, tmp_path, text):
     path.write_text(text)
     assert recall(key, ()) is None
     keep(script, ())
+    assert recall(key, ()) is not None
 
 
 def test_the_newest_proofs_are_kept_and_none_where_nothing_may_be_written(script, tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ def cause(kind: Kind, **known: object) -> str:
         (Kind.VALUE, {}, "averaged over shares of different sizes"),
         (Kind.VALUE, {"ratio": 2.0}, "a sum over ranks"),
         (Kind.VALUE, {"item": "run.sum at train.py:9", "relative": 1e-7}, "floats are added up rank by rank"),
+        (Kind.VALUE, {"item": "run.gather at train.py:9", "ratio": 2.0}, "what run.gather was given depends on"),
         (Kind.PARAMETER, {}, "the same gradient is used differently"),
         (
             Kind.PARAMETER,

@@ -19,7 +19,7 @@ from samebits.machine.processes import signal_name
 from samebits.machine.visible import visible_lines
 from samebits.protocol.arithmetic import arithmetic_text
 from samebits.protocol.claims import BitsFacts, claims
-from samebits.protocol.layout.mesh import choose_mesh
+from samebits.protocol.layout.mesh import LEAST_LANES, choose_mesh
 from samebits.protocol.run_folder import RUNS
 
 LABEL_WIDTH = 10
@@ -302,8 +302,7 @@ def end_lines(
     lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
-        proved = request.computation.proved
-        facts = BitsFacts.of({**result, "proved": proved.of(result) if proved is not None else ""}, decided)
+        facts = BitsFacts.of({**result, **_proofs(request, result, decided)}, decided)
         lines += [Line(*one) for one in claims(facts, is_detailed=is_detailed)]
     if not decided and request.computation.arithmetic.numerics == "portable":
         lines.append(Line("numerics", "nothing was checked: the script calls no samebits.init"))
@@ -314,6 +313,16 @@ def end_lines(
     lines += [Line(label, text) for label, text in texts.items() if text]
     folder = request.output.run_folder
     return [*lines, Line("details", f"samebits report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
+
+
+def _proofs(request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, str]:
+    """What was proved before, and the command that would."""
+    proved, to_prove = request.computation.proved, request.computation.to_prove
+    lanes = int(result.get("lanes") or 1)
+    # Where nobody names the lanes, more ranks than verify has by itself make more of them.
+    given = f"--lanes {lanes} " if lanes > LEAST_LANES and not decided.get("lanes_named", True) else ""
+    said = proved.of(result) if proved is not None else ""
+    return {"proved": said, "to_prove": f"samebits verify {given}{to_prove}" if to_prove else ""}
 
 
 def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> Line:

@@ -20,7 +20,7 @@ from samebits.rank.position.kept_values import KeptValues
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState
 from samebits.rank.position.tally import Agreed, Tally
-from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks
+from samebits.rank.run.loop.collectives import broadcast, gather, log, new_tally, over_ranks, returned
 from samebits.rank.run.loop.counts import take_losses
 from samebits.rank.run.loop.lane_sum import lane_cat, lane_sum
 from samebits.rank.run.loop.per_lane import PerLane, per_lane
@@ -291,7 +291,7 @@ class Run:
             UsageError: on every rank, when a rank has more or fewer tensors than lanes, or they differ in form; with
                 stages, and under hogwild.
         """
-        return lane_sum(self._run, made)
+        return returned(self._run, "run.lane_sum", lane_sum(self._run, made))
 
     def lane_cat(self, made: Sequence[Tensor]) -> Tensor:
         """Return the rows that all lanes of the step made, lane by lane: the same bits on any number of ranks.
@@ -307,7 +307,7 @@ class Run:
         Raises:
             UsageError: on every rank, as for `lane_sum`, and for tensors without a dimension.
         """
-        return lane_cat(self._run, made)
+        return returned(self._run, "run.lane_cat", lane_cat(self._run, made))
 
     def per_lane(self, make: Callable[[], Any]) -> PerLane:
         """Return a value for each lane, `hidden.value` in the lanes, which a lane hands on to itself in the next step.

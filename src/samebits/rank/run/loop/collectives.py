@@ -6,7 +6,7 @@ Collective: call each function on every rank, at the same place in the script; `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.moment import Region
 from samebits.rank.position.run_state import RunState
 from samebits.rank.position.tally import Agreed, Tally, gather_rows, left_early, number
+
+V = TypeVar("V", float, Tensor)
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
@@ -34,15 +36,16 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
             )
         # Stacked and summed in rank order: an all_reduce of the backend chooses its own.
         total = torch.stack(run.components.transport.all_gather(value.detach().contiguous())).sum(0)
-        total = total if scale == 1.0 else total * scale
-        for logged in run.components.observers.logged:
-            logged(run.components.step_timer.step, {f"{call} at {where()}": total})
-        return total
+        return returned(run, call, total if scale == 1.0 else total * scale)
     gathered = run.components.transport.all_gather_object(float(value), call, where())
-    result = Agreed(sum(gathered) * scale)
+    return returned(run, call, Agreed(sum(gathered) * scale))
+
+
+def returned(run: RunState, call: str, value: V) -> V:
+    """`value`, after whoever looks at the run has seen that the call returns it."""
     for logged in run.components.observers.logged:
-        logged(run.components.step_timer.step, {f"{call} at {where()}": result})
-    return result
+        logged(run.components.step_timer.step, {f"{call} at {where()}": value})
+    return value
 
 
 def gather(run: RunState, rows: Tensor, loader: object) -> Tensor:
@@ -59,7 +62,8 @@ def gather(run: RunState, rows: Tensor, loader: object) -> Tensor:
     if not run.config.counts:
         rows, indices = rows[:0], []
     left_at = of.left_at if of is not None else ""
-    return gather_rows(rows, indices, run.components.transport, run.config.device, where(), left_at=left_at)
+    whole = gather_rows(rows, indices, run.components.transport, run.config.device, where(), left_at=left_at)
+    return returned(run, "run.gather", whole)
 
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:
@@ -108,7 +112,7 @@ def new_tally(run: RunState) -> Tally:
             )
         return [values for *_, values in gathered]
 
-    def returned(values: Mapping[str, float]) -> None:
+    def tallied(values: Mapping[str, float]) -> None:
         for logged in run.components.observers.logged:
             logged(run.components.step_timer.step, values)
 
@@ -118,7 +122,7 @@ def new_tally(run: RunState) -> Tally:
         run.config.lanes,
         exchange,
         run.loop_state.tallies.changed,
-        returned=returned,
+        returned=tallied,
     )
     run.loop_state.tallies.add(tally, in_body=run.loop_state.epochs.in_body)
     return tally

@@ -1,6 +1,8 @@
 """One run of a script as a person starts it: `python train.py`, or `torchrun` with several processes.
 
 Its files go to a private view, it reads nothing from the terminal, trackers stay offline, and nothing of it is left behind.
+
+Runs in: `samebits verify`; a forked process of it stays above each run.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def die_with_parent(parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
-def go_on_without_parent() -> None:
-    """Get SIGCONT, not SIGKILL, when the parent ends: a process that was stopped then sees that it is alone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+def tell_of_parent(number: signal.Signals) -> None:
+    """Get this signal, not SIGKILL, when the parent ends. SIGCONT: a process that was stopped then sees that it is alone."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def let_read(reader: int) -> None:

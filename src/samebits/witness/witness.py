@@ -50,6 +50,33 @@ class Wanted:
     """The top of the user's tree, and of the commit that is imported from instead."""
 
 
+class Threads:
+    """Which threads of the script update: steps of two at once have no order that another run repeats."""
+
+    def __init__(self) -> None:
+        self._last: threading.Thread | None = None
+        self._there: list[threading.Thread] = []
+        """All that lived at the last update."""
+
+    def at_once(self) -> list[str]:
+        """The names of two that may do so, of which this is the second; empty where each waits for the other. Called before each update.
+
+        One that began when the first had ended waited for it. So did one that the main thread has started since its own last
+        update, as long as the main thread makes no other.
+        """
+        living, main = threading.enumerate(), threading.main_thread()
+        here = next((one for one in living if one.ident == threading.get_ident()), None)
+        # In threads of autograd's own, where hooks may update, nobody runs who is not waited for.
+        if here is None or isinstance(here, threading._DummyThread):
+            return []
+        last, there = self._last, self._there
+        self._last, self._there = here, living
+        if last is None or here is last:
+            return []
+        may_both = (here is not main and here in there) or (last is not main and last.is_alive())
+        return [last.name, here.name] if may_both else []
+
+
 class Witness:
     """Listens to all optimizers of this process."""
 
@@ -68,6 +95,10 @@ class Witness:
         self._operators: Operators | None = None
         self._hooks: list[RemovableHandle] = []
         self._has_left = False
+        self._threads = Threads()
+        self._lock = threading.RLock()
+        """Threads take turns in the hooks."""
+        self._exit = os._exit
         self._updates, self._updates_of_a_step = 0, 0
         """In this step so far, and in the one before."""
 
@@ -77,17 +108,37 @@ class Witness:
             register_optimizer_step_pre_hook(_eager(self._before)),
             register_optimizer_step_post_hook(_eager(self._after)),
         ]
+        os._exit = self._hear_exit  # type: ignore[assignment]
+        os.register_at_fork(after_in_child=self._renew_lock)
         if self._wanted.operators_of == 1:
             self._begin_operators()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
+
+    def _hear_exit(self, status: int) -> None:
+        """In the place of `os._exit`, which calls nothing at the end of a process."""
+        self._at_exit(is_normal=False)
+        self._exit(status)
 
     def stop(self) -> None:
         """Listen no more."""
         for hook in self._hooks:
             hook.remove()
+        os._exit = self._exit
 
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        with self._lock:
+            self._begin_update(optimizer)
+
+    def _begin_update(self, optimizer: Optimizer) -> None:
         if self._is_over:
             self._leave()
+        if at_once := self._threads.at_once():
+            self._is_over = True
+            self._opened().write({"threads": at_once})
+            # Other threads, and other ranks, would wait for this one.
+            self._leave_at_once(1)
         parameters = _parameters_of(optimizer)
         if not self._updated.isdisjoint(map(id, parameters)):
             self._end_step()
@@ -109,7 +160,7 @@ class Witness:
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         began_s = time.perf_counter()
-        with _quiet():
+        with self._lock, _quiet():
             file, parameters = self._opened(), _parameters_of(optimizer)
             # An optimizer may go on changing what the one inside it has updated.
             file.tensor_items(((f"parameter {self._names.of(one)}", one) for one in parameters), are_newer=True)
@@ -178,7 +229,7 @@ class Witness:
             multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
         return self._file
 
-    def _at_exit(self) -> None:
+    def _at_exit(self, *, is_normal: bool = True) -> None:
         """The script has ended by itself."""
         self._end_operators()
         if self._pid == os.getpid() and not self._is_over and self._file is not None and self._updated:
@@ -187,22 +238,25 @@ class Witness:
                     self._record_state(self._file, optimizer)
             self._file.flush(self._step)
             self._file.write({"last": self._step})
-            self._finish(is_cut=False)
+            self._finish(is_cut=False, is_normal=is_normal)
 
-    def _finish(self, *, is_cut: bool) -> None:
+    def _finish(self, *, is_cut: bool, is_normal: bool = True) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        end = {"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s}
+        end = {"end": self._step, "cut": is_cut, "normal": is_normal, "spent_s": self._spent_s, "took_s": took_s}
         self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
         """End the process as if the script had called `sys.exit`; a script that goes on all the same is ended outright."""
         is_second, self._has_left = self._has_left, True
         if is_second or threading.current_thread() is not threading.main_thread():
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            self._leave_at_once(0)
         raise SystemExit(0)
+
+    def _leave_at_once(self, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._exit(code)
 
 
 def _eager(hook: Callable[..., None]) -> Callable[..., None]:

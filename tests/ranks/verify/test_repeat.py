@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from samebits.machine.leftovers import descendants, have_ended
 from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
@@ -119,6 +120,16 @@ def test_bits_of_a_commit_are_0_1_or_125_for_bisect(tmp_path, changed, code, ver
     assert (ended, found["verdict"]) == (code, verdict)
 
 
+def test_a_script_that_makes_another_step_than_the_file_s_is_different(tmp_path):
+    write(tmp_path, steps=2)
+    code, found = verify(tmp_path, "--save", "bits.json", "--steps", "3")
+    assert (code, found["steps"]) == (0, 2)
+    write(tmp_path, steps=3)
+    code, found = verify(tmp_path, "--against", "bits.json", json_too=False)
+    assert code == 1
+    assert "bits.json ends after step 2, and run 1 makes a step 3" in found
+
+
 @pytest.mark.thorough
 def test_processes_as_torchrun_starts_them_are_compared_rank_by_rank(tmp_path):
     write(tmp_path)
@@ -145,20 +156,20 @@ def test_another_commit_is_compared_and_the_operator_of_the_change_is_named(tmp_
 
 
 @pytest.mark.thorough
-def test_a_script_ends_with_a_command_that_is_killed_outright(tmp_path):
-    write(
-        tmp_path,
-        changed=(
-            "import os",
-            f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(99)",
-        ),
-    )
-    command = [sys.executable, "-m", "samebits", "verify", "-q", "--in-place", "train.py"]
+@pytest.mark.parametrize(("words", "scripts"), [((), 1), (("-n", "2"), 2)])
+def test_all_processes_of_a_script_end_with_a_command_that_is_killed_outright(tmp_path, words, scripts):
+    pids = tmp_path / "pids"
+    wait = f"import os, time; open({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(99)"
+    load = f"torch.utils.data.DataLoader([1], num_workers=1, collate_fn=lambda _: exec({wait!r}))"
+    child = "import subprocess; subprocess.Popen(['sleep', '99'], start_new_session=True)"
+    write(tmp_path, changed=("torch.manual_seed(0)", f"{child}\nnext(iter({load}))"))
+    command = [sys.executable, "-m", "samebits", "verify", "-q", "--in-place", *words, "train.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        until(lambda: pids.exists() and len(pids.read_text().split()) == scripts)
+        started = descendants(process.pid)
+        assert len(started) > 3 * scripts
         process.kill()
-    script = Path("/proc", (tmp_path / "pid").read_text())
-    until(lambda: not script.exists() or "Z" in (script / "stat").read_text().split()[2])
+    until(lambda: have_ended(started))
 
 
 @pytest.mark.thorough

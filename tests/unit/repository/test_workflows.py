@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from samebits.machine.torch_versions import TESTED
 
@@ -38,3 +42,40 @@ def test_workflows_run_targets_of_the_makefile_with_the_rights_that_they_name(pa
     targets = re.findall(r"\bmake ([a-z][\w-]+)", text) + [one.strip() for names in listed for one in names.split(",")]
     assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
     assert "secrets." not in text
+
+
+ACTION = ROOT / ".github" / "actions" / "verify" / "action.yml"
+
+
+def steps_of_the_action() -> list[dict[str, object]]:
+    return yaml.safe_load(ACTION.read_text())["runs"]["steps"]  # type: ignore[no-any-return]
+
+
+def test_the_action_uses_all_inputs_that_it_declares_and_no_text_of_theirs_is_code() -> None:
+    declared = yaml.safe_load(ACTION.read_text())["inputs"]
+    assert set(re.findall(r"inputs\.(\w+)", ACTION.read_text())) == set(declared)
+    for step in steps_of_the_action():
+        assert step["shell"] == "bash"
+        run = str(step["run"])
+        assert "${{" not in run, "a pull request could write what the shell then runs"
+        assert set(re.findall(r"\$\{?([A-Z]+)\b", run)) - {"GITHUB_STEP_SUMMARY"} == set(step["env"])  # type: ignore[call-overload]
+        subprocess.run(["bash", "-n"], input=run, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"SCRIPT": "a b.py", "ARGS": "--any *"}, "There is no script a b.py"),
+        ({"SCRIPT": "train.py", "OPTIONS": "--repeat 2 --steps 0"}, "--steps must be more than 0"),
+        ({"SCRIPT": "train.py", "AGAINST": "the bits.json"}, "--against the bits.json cannot be read"),
+    ],
+)
+def test_the_action_gives_its_inputs_to_verify(tmp_path: Path, inputs: dict[str, str], said: str) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "PATH": path}
+    environment = {**os.environ, "ARGS": "", "AGAINST": "", "OPTIONS": "", **inputs, **summary}
+    command = ["bash", "-e", "-c", str(steps_of_the_action()[-1]["run"])]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert said in ended.stderr

@@ -40,9 +40,9 @@ from samebits.machine.private_view import PrivateView, make_view
 from samebits.machine.processes import (
     adopt_orphans,
     die_with_parent,
-    go_on_without_parent,
     interpreter,
     interpreter_options,
+    tell_of_parent,
 )
 from samebits.protocol.nursery_messages import (
     Broken,
@@ -322,7 +322,7 @@ def main() -> int:
     # The launcher may end while this imports: then nobody wants the rest.
     with suppress(ChannelClosed):
         channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
-        go_on_without_parent()
+        tell_of_parent(signal.SIGCONT)
         task = nursery.run()
     if task is None:
         os._exit(0)

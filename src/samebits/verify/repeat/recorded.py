@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ class Made:
     steps: int
     is_cut: bool
     """Whether it was ended behind the last step; otherwise the script ended by itself."""
+    is_normal: bool
+    """Whether it ended as a process does; otherwise by `os._exit`."""
     seconds: float
     spent: float
     """The part of its time from the first update on that the recording took."""
@@ -32,7 +35,13 @@ class Made:
 def read_made(ended: Ended, limit_s: float) -> Made | str:
     """The run with its evidence, or one sentence that says why there is nothing to compare."""
     files = sorted(ended.folder.glob("rank-*.jsonl"))
-    is_recorded = bool(files) and all(map(_is_cut, files))
+    last = [_last_line(path) for path in files]
+    if threads := next((line["threads"] for line in last if "threads" in line), None):
+        return (
+            f"Two threads of one process train at once, {' and '.join(threads)}: whose step comes first is chance, so no two runs "
+            "can be compared. Train in one thread at a time, or verify a script that trains one of the models."
+        )
+    is_recorded = bool(files) and all(line.get("cut") for line in last)
     # What a script does when it is ended behind the last step, such as waiting for a process, has no bits.
     if ended.is_late and not is_recorded:
         return f"It was ended after {limit_s:g} s (--timeout): too few steps were made.{ended.last_words}"
@@ -52,13 +61,26 @@ def read_made(ended: Ended, limit_s: float) -> Made | str:
     return _read(ended, files)
 
 
-def _is_cut(path: Path) -> bool:
-    """Whether the process has made all steps that were wanted."""
-    lines = path.read_text().splitlines()
-    return bool(lines) and bool(json.loads(lines[-1]).get("cut"))
+def _without_end(ended: Ended, last: int) -> str:
+    """A process ended so that Python could not say how far it came, though what started it saw no failure."""
+    before = f"; with --steps {last} the steps before that are compared" if last else ""
+    return (
+        f"A process that trains ended by itself in or behind step {last + 1}, and not as Python ends (a C library called _exit, "
+        f"or a signal came that nobody reported), so what it did there is not known{before}.{ended.last_words}"
+    )
+
+
+def _last_line(path: Path) -> Mapping[str, Any]:
+    """What the process wrote last, as a whole."""
+    for line in reversed(path.read_text().splitlines()):
+        with suppress(ValueError):
+            return json.loads(line)  # type: ignore[no-any-return]
+    return {}
 
 
 def _read(ended: Ended, files: list[Path]) -> Made | str:
+    if not_over := [line.get("last", 0) for line in map(_last_line, files) if "end" not in line]:
+        return _without_end(ended, min(not_over))
     ranks: list[Recorded] = []
     facts: Mapping[str, Any] = {}
     ends: list[Mapping[str, Any]] = []
@@ -69,15 +91,14 @@ def _read(ended: Ended, files: list[Path]) -> Made | str:
         ranks.append(parse(iter(text)))
         norms = norms or parse_norms(iter(text))
         facts = facts or lines[0]["facts"]
-        ends += [line for line in lines if "end" in line][-1:]
-    if len(ends) < len(files):
-        return f"A process that trains was ended before it could say how far it came.{ended.last_words}"
+        ends.append(lines[-1])
     if not_moved := [path for end in ends for path in end.get("not_moved", ())]:
         return (
             f"It imported {not_moved[0]} of this tree instead of the commit's, so the commit is not what ran. "
             "Add the folder from which that is imported to PYTHONPATH: there the commit's own takes its place."
         )
-    is_cut = all(end["cut"] for end in ends)
+    is_cut, is_normal = (all(end[word] for end in ends) for word in ("cut", "normal"))
     spent = max(end["spent_s"] / end["took_s"] if end["took_s"] else 0.0 for end in ends)
     evidence = Evidence(tuple(ranks), End(over=True, reached=not is_cut), norms)
-    return Made(ended.label, evidence, facts, min(end["end"] for end in ends), is_cut, ended.seconds, spent, ended)
+    steps = min(end["end"] for end in ends)
+    return Made(ended.label, evidence, facts, steps, is_cut, is_normal, ended.seconds, spent, ended)

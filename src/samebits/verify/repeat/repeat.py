@@ -80,7 +80,7 @@ def repeat(proof: Proof, runs: Runs) -> Repeated:
     except NothingToCompareError as end:
         result.failed, result.why = end.label, end.why
         return result
-    result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut) for one in made]
+    result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut, one.is_normal) for one in made]
     result.steps = min(one.steps for one in made)
     result.compared = len({place.item for place in made[0].evidence.ranks[0]})
     _compare(proof, result, made)
@@ -120,12 +120,9 @@ def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
             result.facts = tuple(facts_apart(first.facts, other.facts, (f"in {first.label}", f"in {other.label}")))
     if result.apart is None and proof.against is not None:
         path, saved = proof.against
-        # A script that has come to its end earlier than the other is another one.
-        steps = min(saved.steps, proof.steps)
-        result.against, result.steps = str(path), min(steps, first.steps)
-        there, here = saved.evidence.until(steps), first.evidence.until(steps)
-        here = replace(here, ranks=here.ranks[:1])
-        result.apart = compare((path.name, there), (first.label, here))
+        result.against, result.steps = str(path), min(saved.steps, first.steps)
+        here = replace(first.evidence, ranks=first.evidence.ranks[:1])
+        result.apart = compare((path.name, saved.evidence), (first.label, here))
         result.facts = tuple(fact_differences(saved, proof.sides[0].command.args, first.facts))
 
 

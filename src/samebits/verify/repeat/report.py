@@ -52,6 +52,8 @@ def sentences(result: Repeated) -> Iterator[tuple[str, str]]:
             yield f"tried {one.name}: the bits are the same then; {one.advice}", GOOD
         else:
             yield f"tried {one.name}: {'they differ all the same' if one.helped is False else 'the run failed'}", "dim"
+    if hard := [run.label for run in result.runs if not run.is_normal]:
+        yield f"compared up to os._exit, with which {' and '.join(hard)} ended, not as a Python process ends", ""
     if result.facts:
         yield f"conditions that differ: {'; '.join(result.facts)}", ""
     if result.saved_to:
@@ -60,6 +62,13 @@ def sentences(result: Repeated) -> Iterator[tuple[str, str]]:
 
 def _apart(apart: Apart) -> Iterator[tuple[str, str]]:
     place = apart.place
+    if apart.ended:
+        other = apart.left if apart.ended != apart.left else apart.right
+        yield (
+            f"first difference: {apart.ended} ends after step {place.step - 1}, and {other} makes a step {place.step}",
+            "",
+        )
+        return
     rank = f", rank {apart.rank}" if apart.rank else ""
     many = f" ({apart.places} of {apart.of} items of this step)" if apart.places > 1 else ""
     yield f"first difference: {place.when}{rank}: {place.item}{many}", ""

@@ -32,6 +32,8 @@ class Run:
     """The part of its training time that the recording took."""
     is_cut: bool
     """Whether it was ended behind the last step."""
+    is_normal: bool = True
+    """Whether it ended as a process does; otherwise by `os._exit`."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Apart:
     """How many items of this step differ."""
     of: int
     """How many there are."""
+    ended: str = ""
+    """The label of the side that ended by itself before this step, where that is the difference."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +148,15 @@ def _apart_as_json(apart: Apart) -> dict[str, Any]:
         "norms": None if apart.norms is None else list(apart.norms),
         "items_of_the_step": apart.places,
         "of": apart.of,
+        "ended": apart.ended or None,
     }
 
 
 def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | None:
-    """Where two sides part first: rank by rank, the earliest step wins."""
+    """Where two sides part first: rank by rank, the earliest step wins; then one makes a step before which the other has ended."""
     found = []
-    ours, theirs = left[1], right[1]
+    steps = min(_steps(left[1]), _steps(right[1]))
+    ours, theirs = left[1].until(steps), right[1].until(steps)
     for rank in range(max(len(ours.ranks), len(theirs.ranks))):
         one, other = _with_like_states(_rank_of(ours, rank), _rank_of(theirs, rank))
         difference = first_difference([Evidence((one,)), Evidence((other,))])
@@ -163,7 +169,21 @@ def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | 
                     _norms(place, ours.norms, theirs.norms), len(difference.places), of,
                 )
             )  # fmt: skip
-    return min(found, key=lambda apart: apart.place.step, default=None)
+    return min(found, key=lambda apart: apart.place.step, default=None) or _ended_before(left, right, steps)
+
+
+def _steps(evidence: Evidence) -> int:
+    return max((place.step for rank in evidence.ranks for place in rank), default=0)
+
+
+def _ended_before(left: tuple[str, Evidence], right: tuple[str, Evidence], steps: int) -> Apart | None:
+    """The step behind `steps`, where one side made it and the other had come to its end."""
+    for (ended, one), (_, other) in ((left, right), (right, left)):
+        # One that was ended behind its last wanted step had begun another.
+        goes_on = _steps(other) > steps or not other.end.reached
+        if one.end.reached and _steps(one) == steps and goes_on:
+            return Apart(left[0], right[0], 0, ItemAtStep(steps + 1, "script step"), (None, None), None, 1, 1, ended)
+    return None
 
 
 def _with_like_states(one: Recorded, other: Recorded) -> tuple[Recorded, Recorded]:

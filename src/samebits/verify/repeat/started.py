@@ -1,12 +1,15 @@
 """One run of a script as a person starts it: `python train.py`, or `torchrun` with several processes.
 
 Its files go to a private view, it reads nothing from the terminal, trackers stay offline, and nothing of it is left behind.
+
+Runs in: `samebits verify`; a forked process of it stays above each run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -14,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from samebits.launcher.trials.workplace import Workplaces
-from samebits.machine.leftovers import descendants
+from samebits.machine.leftovers import descendants, kill
 from samebits.machine.private_view import PrivateView, ViewReport, make_view
-from samebits.machine.processes import adopt_orphans, die_with_parent
+from samebits.machine.processes import ENDING, adopt_orphans, die_with_parent, tell_of_parent
 
 SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
 OFFLINE = {
@@ -171,8 +174,8 @@ class Runs:
             if view is not None:
                 view.join()
                 os.chdir(here)
-            # Entering a view changes the rights of a process, and the kernel forgets this then.
-            die_with_parent(parent)
+            # Entering a view changes the rights of a process, and the kernel forgets then who is told of a parent's end.
+            _stay_above(parent)
 
         began = time.monotonic()
         try:
@@ -221,6 +224,61 @@ def _run(
     finally:
         _end(process, before)
     return process.returncode, is_late
+
+
+# [Note: who ends a run whose command was killed outright]
+# The kernel ends a child of a killed process if that child asked for it. Workers of torchrun, their loader workers and whatever
+# else a script starts do not ask. So one process of ours stays above the script, adopts all that it leaves, and ends them.
+
+
+def _stay_above(parent: int) -> None:
+    """Fork. The child goes on as the script; this process waits for it, and ends all below it when `parent` is gone."""
+    adopt_orphans()
+    own = os.getpid()
+    script = os.fork()
+    if script == 0:
+        os.setsid()
+        die_with_parent(own)
+        return
+    # Nothing may come from here into the code that runs behind the fork in the parent.
+    try:
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, lambda *_: _end_orphans(own, parent))
+        tell_of_parent(signal.SIGUSR1)
+        _end_orphans(own, parent)
+        # The command waits until the script's pipe is closed.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _end_as(_wait_for(script))
+    finally:
+        os._exit(1)
+
+
+def _end_orphans(own: int, parent: int) -> None:
+    """End all below, and this process, if the parent is gone."""
+    if os.getppid() != parent:
+        while left := descendants(own):
+            kill(left)
+            time.sleep(LOOK_S)
+        os._exit(128 + signal.SIGKILL)
+
+
+def _wait_for(script: int) -> int:
+    """Its exit code; -N where signal N ended it."""
+    while True:
+        found, status = os.wait()
+        if found == script:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_as(code: int) -> NoReturn:
+    """End in the same way, without another core file."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _end(process: subprocess.Popen[bytes], before: set[int]) -> None:

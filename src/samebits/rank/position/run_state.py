@@ -34,9 +34,11 @@ class Purpose:
     """What the run is for; by default, for its user. The same on every rank."""
 
     records: bool = False
-    """`verify` records it, or `replay`."""
+    """`verify` records it."""
     measures: bool = False
     """`bench` measures it."""
+    replays: bool = False
+    """`replay` makes steps of another run again."""
     is_plain: bool = False
     """With `records`: it shows what a plain loop computes."""
     stops_after_saving: bool = False
@@ -45,7 +47,7 @@ class Purpose:
     @property
     def is_users(self) -> bool:
         """Whether somebody reads its notices and keeps its states."""
-        return not self.records and not self.measures
+        return not self.records and not self.measures and not self.replays
 
 
 @dataclass(frozen=True)

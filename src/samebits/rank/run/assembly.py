@@ -94,7 +94,7 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
 
 def _purpose(recorder: Recorder | None, *, measures: bool, replays: bool) -> Purpose:
     if recorder is None:
-        return Purpose(records=replays, measures=measures)
+        return Purpose(measures=measures, replays=replays)
     return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from samebits.cli.script_words import OptionsBeforeScript
+from samebits.cli.script_words import NumberOrNone, OptionsBeforeScript
 from samebits.cli.shared_options import (
     VERIFIED_RANKS,
     VERIFIED_STEPS,
@@ -61,7 +61,13 @@ that never calls samebits.init(); 130 for Ctrl-C."""
     "--against-commit", default=None, metavar="REV", help="Compare runs of this tree and of another commit's."
 )
 @click.option("--python", default=None, metavar="PATH,PATH", help="Compare runs in these environments.")
-@click.option("--where", is_flag=True, help="Name the first operator that differs, and the script's line.")
+@click.option(
+    "--where",
+    cls=NumberOrNone,
+    default=None,
+    metavar="[STEP]",
+    help="Name the first operator that differs, and the script's line. With a number, --save writes that step's operators.",
+)
 @click.option("--timeout", type=float, default=None, metavar="SECONDS", help="Of each of these runs. [default: 600]")
 @click.option(
     "-n",

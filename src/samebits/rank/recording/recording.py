@@ -35,6 +35,7 @@ from samebits.rank.position.trace import Trace
 from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
+from samebits.rank.recording.step_operators import StepOperators
 from samebits.rank.strategy.contract import PassResult
 
 NUM_STEPS = 2
@@ -81,8 +82,8 @@ LEAST_REST_S = 30.0
 class Recording(Observer):
     """Lets a recorder record."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, operators: StepOperators | None = None) -> None:
+        self._recorder, self._operators = recorder, operators
         self.run: RunState
 
     def attach(self, run: RunState) -> None:
@@ -107,6 +108,14 @@ class Recording(Observer):
     def before_step(self) -> None:
         self._recorder.before_step(self.run.components.step_timer.step, _taken(self.run))
 
+    def begin_step(self, step: int, num_samples: int, is_first: bool) -> None:  # noqa: ARG002 - an observer's signature
+        if self._operators is not None and self._operators.step == self._recorder.place(step):
+            self._operators.begin(self.run.loop_state.position)
+
+    def begin_pass(self) -> None:
+        if self._operators is not None:
+            self._operators.passes += 1
+
     def fetched(self, lane: int, batch: Any) -> None:
         self._recorder.samples(lane, batch)
 
@@ -121,6 +130,8 @@ class Recording(Observer):
 
     def end_step(self) -> None:
         """Raises SystemExit after the last wanted step, where the script's end is not wanted."""
+        if self._operators is not None:
+            self._operators.end()
         self._recorder.after_step(self.run.components.step_timer.step, _taken(self.run))
         if self._recorder.over:
             self.run.loop_state.is_recorded = True

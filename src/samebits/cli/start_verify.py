@@ -197,12 +197,13 @@ def where_from(options: dict[str, Any], ranks: Sequence[int], *, has_file: bool)
     Raises:
         UsageError: where nothing can be compared so.
     """
-    if options["where"] is None:
+    step = options.get("where")
+    if step is None:
         return False
-    if options["where"]:
+    if step:
         raise UsageError(
-            f"--where {options['where']} names a step, but with lanes the step that differs is recorded.",
-            f"Leave out {options['where']}.",
+            f"--where {step} names a step, but with lanes the step that differs is recorded.",
+            f"Leave out {step}.",
         )
     if has_file or len(set(ranks)) == 1:
         raise UsageError(

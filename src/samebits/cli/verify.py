@@ -24,7 +24,8 @@ Examples:
   samebits verify --ranks 1 --save bits.json train.py      the bits of this commit
   samebits verify --ranks 1 --against bits.json train.py   are they still the same?
   samebits verify --interrupt 7 train.py             stopped after step 7, does it go on?
-  samebits verify --where plain.py                   twice, without our calls: which operator differs?
+  samebits verify --where train.py                   which operator differs, in which lane?
+  samebits verify --save ops.json --where 37 plain.py      without our calls: step 37
   samebits verify --against-commit main plain.py     this tree and another commit
 
 \b

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from samebits.launcher.trials.trials import Trial, Trials
 from samebits.protocol.recording import AT_END
+from samebits.protocol.run_folder import read_json
 from samebits.verify.comparison import Difference
 from samebits.verify.evidence import Kind
 from samebits.verify.explanation import Compared
@@ -56,14 +57,17 @@ def find_operator(difference: Difference, compared: Sequence[Compared], trials: 
     for side in sides:
         if isinstance(side, str):
             return side
-    ours, theirs = (places_of(trial) for trial in sides if not isinstance(trial, str))
+    trials_made = [side for side in sides if not isinstance(side, str)]
+    is_cut = any("zero1" in str(read_json(trial.folder.decided).get("strategy")) for trial in trials_made)
+    ours, theirs = (places_of(trial, lanes_only=is_cut) for trial in trials_made)
     if why := _incomparable(ours, theirs):
         return why
     found = first_place(ours, theirs, place.step)
     if found is None:
+        cut = " Of zero1's update each rank computes a part, which is not compared." if is_cut else ""
         return (
             f"In two more runs every operator of step {place.step} had the same inputs and results in every lane, "
-            "so what differs is made outside of them, or not each time."
+            f"so what differs is made outside of them, or not each time.{cut}"
         )
     return _with_values(found, pair, trials, lanes)
 
@@ -93,7 +97,7 @@ def _file(trial: Trial, name: str, rank: int) -> Path:
     return trial.folder.evidence(rank).with_name(f"{name}-{rank:05d}.json{'l' if name == 'operators' else ''}")
 
 
-def places_of(trial: Trial) -> Places:
+def places_of(trial: Trial, *, lanes_only: bool = False) -> Places:
     """What all ranks of a run wrote, by place."""
     found: dict[Place, list[Part]] = {}
     for rank in range(trial.num_processes):
@@ -102,7 +106,8 @@ def places_of(trial: Trial) -> Places:
             by_place.setdefault(operator.place, []).append(operator)
         for word, operators in by_place.items():
             passes, lane = map(int, word.split())
-            found.setdefault((passes, lane), []).append(Part(rank, operators))
+            if lane != BODY or not lanes_only:
+                found.setdefault((passes, lane), []).append(Part(rank, operators))
     return found
 
 

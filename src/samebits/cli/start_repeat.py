@@ -165,7 +165,7 @@ def recorded_step(options: Mapping[str, Any], against: tuple[Path, Saved] | None
         )
     elif step is not None and not options["save"]:
         raise UsageError(
-            f"--where {step} names a step, but there is no file for its operators.",
+            f"--where {step} names a step, but no file is named for its operators.",
             f"Leave out {step}: the step that differs is found. For another machine: --save FILE --where {step}.",
         )
     if step is not None and options["steps"] is not None:

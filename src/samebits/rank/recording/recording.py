@@ -35,7 +35,7 @@ from samebits.rank.position.trace import Trace
 from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
-from samebits.rank.recording.step_operators import StepOperators
+from samebits.rank.recording.step_operators import StepOperators, make_operators
 from samebits.rank.strategy.contract import PassResult
 
 NUM_STEPS = 2
@@ -82,13 +82,15 @@ LEAST_REST_S = 30.0
 class Recording(Observer):
     """Lets a recorder record."""
 
-    def __init__(self, recorder: Recorder, operators: StepOperators | None = None) -> None:
-        self._recorder, self._operators = recorder, operators
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._operators: StepOperators | None = None
         self.run: RunState
 
     def attach(self, run: RunState) -> None:
         """Look at this run, and let it do what `verify` wants: go through lanes backwards, end where all is recorded."""
         self.run, recorder = run, self._recorder
+        self._operators = make_operators(run.config.environment, run.config.folder)
         # A pipeline has an order of its own.
         run.loop_state.position.reverses = recorder.reverses and not run.components.strategy.is_ordered
         run.loop_state.is_recorded = recorder.over

@@ -20,7 +20,6 @@ from samebits.rank.position.run_state import Components, Config, Purpose, RunSta
 from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.recording.recorder import Recorder
 from samebits.rank.recording.recording import Recording, make_meter, make_recorder, trace_steps
-from samebits.rank.recording.step_operators import make_operators
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
@@ -51,7 +50,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
-    recording = Recording(recorder, make_operators(environment, folder)) if recorder is not None else None
+    recording = Recording(recorder) if recorder is not None else None
     meter = make_meter(environment, folder, step_timer, device)
     components = Components(
         transport=transport,

@@ -52,7 +52,7 @@ def test_a_number_that_depends_on_the_ranks_is_named_with_both_values(verified: 
     parting, line = found(verified, lane="x = x + (run.world_size - 1) * 1e-7")
     assert (parting.why, parting.name, parting.values) == (Why.ARGUMENT, "aten.add.Tensor", ("0.0", "1e-07"))
     assert (parting.lane, parting.lanes, parting.step, parting.is_backward) == (0, (0, 1, 2, 3), 1, False)
-    assert parting.shapes == ("float32[5, 6]",)
+    assert parting.shapes == ("float32[6, 6]",), "lane 0 has six of 22 samples"
     assert line == line_of("run.world_size - 1", verified)
 
 

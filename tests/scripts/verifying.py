@@ -82,11 +82,12 @@ class Verifier:
         steps: int = 3,
         save: Path | None = None,
         against: Path | None = None,
+        where: bool = False,
         **slots: object,
     ) -> Result:
         script = self.folder / "train.py"
         script.write_text(SCRIPT.format(**HONEST | slots))
-        return self.of(script, ranks, steps, save=save, against=against)
+        return self.of(script, ranks, steps, save=save, against=against, where=where)
 
     def of(
         self,
@@ -97,12 +98,13 @@ class Verifier:
         save: Path | None = None,
         against: Path | None = None,
         accepted: tuple[str, ...] = (),
+        where: bool = False,
     ) -> Result:
         program = Program(script, None, (), threads=1, device="cpu")
         file = (against, read_saved(against)) if against is not None else None
         with Trials(program, lambda *_: None, self.nursery) as trials:
             try:
-                return verify(Proof(program, ranks, None, steps, accepted, save, file), trials)
+                return verify(Proof(program, ranks, None, steps, accepted, save, file, where=where), trials)
             finally:
                 trials.remove()
 

@@ -18,7 +18,9 @@ from samebits.machine.regular_file import read_regular
 from samebits.machine.visible import visible
 
 
-def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
+def own_first(
+    words: Sequence[str], valued: Collection[str], flags: Collection[str], counted: Collection[str] = ()
+) -> list[str]:
     """Put the words in this order: the command's options, the script, the script's words.
 
     The command's options come before the script. Until the next minor version they still count right after it, as long as no
@@ -28,6 +30,7 @@ def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[s
         words: as typed.
         valued: options that take the next word, unless they carry `=value`.
         flags: options without a value.
+        counted: options that take the next word if it is a number.
 
     Invariant: without `--`, the result has the same words, and the script's keep their order.
     """
@@ -39,8 +42,10 @@ def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[s
         if word == "--":
             rest.pop(0)
             break
-        if word.partition("=")[0] in valued:
+        if word.partition("=")[0] in valued and word not in counted:
             taken = 1 if "=" in word else 2
+        elif word in counted:
+            taken = 2 if _is_number(rest[1:2]) else 1
         elif word in flags or (word.startswith("-") and not script):
             taken = 1
         elif script:
@@ -51,6 +56,23 @@ def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[s
         own += rest[:taken]
         del rest[:taken]
     return [*own, *script, *rest]
+
+
+def _is_number(words: Sequence[str]) -> bool:
+    return bool(words) and re.fullmatch(r"-?\d+", words[0]) is not None
+
+
+def with_values(words: Sequence[str], valued: Collection[str], counted: Collection[str]) -> list[str]:
+    """The same with `--where 3` as `--where=3` and `--where` as `--where=`: click would take the script for the value."""
+    found: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in counted:
+            found.append(f"{word}={rest.pop(0) if _is_number(rest[:1]) else ''}")
+        else:
+            found += [word, *([rest.pop(0)] if word in valued and rest else [])]
+    return [*found, *rest]
 
 
 CLOSE = 0.8
@@ -106,6 +128,10 @@ class RemembersWords(click.Command):
 WORDS = "samebits.words"
 
 
+class NumberOrNone(click.Option):
+    """An option of an `OptionsBeforeScript` whose value is a number or left out; then it is the empty text."""
+
+
 class OptionsBeforeScript(click.Command):
     """A command that takes its options before SCRIPT, and for now, with a line about it, right after it too."""
 
@@ -113,10 +139,11 @@ class OptionsBeforeScript(click.Command):
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         valued = {name for option in options if not option.is_flag for name in option.opts}
         flags = {name for option in options if option.is_flag for name in option.opts}
-        ordered = own_first(args, valued, flags)
+        counted = {name for option in options if isinstance(option, NumberOrNone) for name in option.opts}
+        ordered = own_first(args, valued, flags, counted)
         if ordered != [word for number, word in enumerate(args) if number != _end_of_options(args)]:
             click.echo(f"note: {BEHIND.format(command=ctx.command_path)}", err=True)
-        rest = super().parse_args(ctx, ordered)
+        rest = super().parse_args(ctx, with_values(ordered, valued, counted))
         if "--" not in args and not ctx.resilient_parsing:
             note_strays(self, ctx, ctx.params["args"])
         return rest

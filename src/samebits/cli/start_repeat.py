@@ -24,15 +24,16 @@ from samebits.errors import UsageError
 from samebits.launcher.trials.trials import RunsFolder
 from samebits.verify.plain import SCRIPT
 from samebits.verify.repeat.commits import Commit, worktree
+from samebits.verify.repeat.one_step import compare_step
 from samebits.verify.repeat.repeat import Proof, Side, repeat
 from samebits.verify.repeat.report import show
 from samebits.verify.repeat.result import Repeated
+from samebits.verify.repeat.saved_operators import Saved, SavedOperators
 from samebits.verify.repeat.started import Command, Runs
 from samebits.verify.result import CANNOT_TELL
-from samebits.verify.saved_bits import SavedBits
 
 DEFAULT_STEPS, DEFAULT_TIMEOUT_S = 20, 600.0
-RUNS_ONLY = ("repeat", "where", "against_commit", "python", "num_processes", "timeout")
+RUNS_ONLY = ("repeat", "against_commit", "python", "num_processes", "timeout")
 """Options that only runs of one script have."""
 RANKS_ONLY = (
     *("ranks", "lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow", "accept", "interrupt"),
@@ -49,14 +50,17 @@ def asked_for(options: Mapping[str, Any]) -> bool:
 def is_given(options: Mapping[str, Any], name: str) -> bool:
     """Whether an option stands on the command line; 0 does."""
     value = options.get(name)
+    if name == "where":
+        return value is not None
     return value is not None and value is not False and value not in ((), "") and (name, value) != ("device", "auto")
 
 
-def start(options: dict[str, Any], save: Path | None, against: tuple[Path, SavedBits] | None) -> NoReturn:
+def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved] | None) -> NoReturn:
     """Compare runs with runs as the options say; end with the exit code. Raises UsageError."""
     began = time.monotonic()
     command = command_from(options)
     check(options, command, against)
+    step = recorded_step(options, against)
     under_way = UnderWay(is_quiet=options["quiet"])
     progress = Progress(under_way)
     folder = RunsFolder("verify")
@@ -67,10 +71,10 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
                 sides = sides_from(options, command, commit, is_alone=against is not None)
                 proof = Proof(
                     sides,
-                    options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS),
+                    step or options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS),
                     options["timeout"] or DEFAULT_TIMEOUT_S,
                     are_equal=commit is None and not options["python"],
-                    where=options["where"],
+                    where=options["where"] is not None,
                     save=save,
                     against=against,
                 )
@@ -81,7 +85,7 @@ def start(options: dict[str, Any], save: Path | None, against: tuple[Path, Saved
                     in_place=options["in_place"],
                     limit_s=proof.limit_s,
                 )
-                result = repeat(proof, runs)
+                result = compare_step(proof, runs) if step is not None else repeat(proof, runs)
         except (KeyboardInterrupt, SystemExit) as ending:
             code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
             progress.say_stopped(int(code or 1))
@@ -113,7 +117,7 @@ def command_from(options: Mapping[str, Any]) -> Command:
     )
 
 
-def check(options: Mapping[str, Any], command: Command, against: tuple[Path, SavedBits] | None) -> None:
+def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Saved] | None) -> None:
     """Raises UsageError for options that do not go together."""
     for name in RANKS_ONLY:
         if is_given(options, name):
@@ -136,11 +140,37 @@ def check(options: Mapping[str, Any], command: Command, against: tuple[Path, Sav
             f"{against[0]} has the bits of {against[1].script}, not of {command.name}.",
             f"Name that script, or write the file again with --save; --accept {SCRIPT} is for scripts with lanes.",
         )
-    if options["where"] and against is not None:
+
+
+def recorded_step(options: Mapping[str, Any], against: tuple[Path, Saved] | None) -> int | None:
+    """The step whose operators are in a file, or go to one; None where bits are compared.
+
+    Raises:
+        UsageError: where nothing can be compared so.
+    """
+    where = options["where"]
+    if where and not (where.isdecimal() and int(where) > 0):
+        raise UsageError(f"--where must be a step from 1 on, but is {where}.", "Leave it out for the one that differs.")
+    step = int(where) if where else None
+    if against is not None and isinstance(against[1], SavedOperators):
+        if step not in (None, against[1].steps):
+            raise UsageError(
+                f"{against[0]} has the operators of step {against[1].steps}, not of step {step}.", f"Leave out {step}."
+            )
+        step = against[1].steps
+    elif against is not None and where is not None:
         raise UsageError(
-            "--where needs two live sides, but --against is a file.",
-            "Give the commit itself: --against-commit REV --where.",
+            f"{against[0]} has bits and no operators, so --where finds none.",
+            f"Write them there with --save FILE --where {step or 'STEP'}, or give the commit: --against-commit REV --where.",
         )
+    elif step is not None and not options["save"]:
+        raise UsageError(
+            f"--where {step} names a step, but no file is named for its operators.",
+            f"Leave out {step}: the step that differs is found. For another machine: --save FILE --where {step}.",
+        )
+    if step is not None and options["steps"] is not None:
+        raise UsageError(f"--steps is not needed: the runs end behind step {step}.", "Leave out --steps.")
+    return step
 
 
 def sides_from(

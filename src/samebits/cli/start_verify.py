@@ -30,9 +30,10 @@ from samebits.protocol.layout.mesh import launched, on_ranks
 from samebits.verify.continued import Continued, show_continued
 from samebits.verify.interruption import Interruption, interrupt
 from samebits.verify.plain import ACCEPTABLE, SCRIPT
+from samebits.verify.repeat.saved_operators import Saved, read_against
 from samebits.verify.report import show
 from samebits.verify.result import Result
-from samebits.verify.saved_bits import SavedBits, read_saved
+from samebits.verify.saved_bits import SavedBits
 from samebits.verify.verify import Proof, verify
 
 
@@ -94,7 +95,7 @@ def _keep(result: Result | Continued, sources: Sources, files: dict[str, str], a
         remember(sources, files, args, Proved(result.num_steps, result.ranks, result.lanes, result.threads))
 
 
-def runs_are_compared(options: dict[str, Any], against: tuple[Path, SavedBits] | None) -> bool:
+def runs_are_compared(options: dict[str, Any], against: tuple[Path, Saved] | None) -> bool:
     """Whether runs of the script are compared with each other: where that is asked for, or the script never calls samebits.init.
 
     Raises:
@@ -135,14 +136,17 @@ def proof_from(options: dict[str, Any]) -> Proof:
     program = program_from(
         options, max(ranks), machine_for(options["device"], is_quiet=options["quiet"]), form_from(options)
     )
-    save, against = bits_files(options["save"], options["against"])
+    save, read = bits_files(options["save"], options["against"])
+    # One of operators is of a script without lanes, and has ended the command before.
+    against = (read[0], read[1]) if read is not None and isinstance(read[1], SavedBits) else None
     if against is not None and not program.threads_given:
         program = replace(program, threads=int(against[1].facts["threads"]))
     steps = options["steps"] or (against[1].steps if against is not None else VERIFIED_STEPS)
     accepted = accepted_from(options["accept"])
     if SCRIPT in accepted and against is None:
         raise UsageError(f"--accept {SCRIPT} needs --against.", "Give both, or leave it out.")
-    proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against)
+    where = where_from(options, ranks, has_file=against is not None)
+    proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against, where=where)
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, proof.lanes, program.device)
@@ -159,8 +163,8 @@ def interruption_from(options: dict[str, Any]) -> Interruption:
         raise UsageError(
             f"--interrupt must be a step from 1 on, but is {options['interrupt']}.", "Name the step to stop after."
         )
-    for name in ("save", "against", "accept"):
-        if options[name]:
+    for name in ("save", "against", "accept", "where"):
+        if start_repeat.is_given(options, name):
             raise UsageError(f"--{name} and --interrupt compare different things.", "Give one of them.")
     ranks = parse_ranks(options["ranks"] or "1", alone=True)
     if len(ranks) > 2:
@@ -178,6 +182,28 @@ def interruption_from(options: dict[str, Any]) -> Interruption:
         check_form(told, started, options["lanes"], program.device)
     steps = options["steps"] or VERIFIED_STEPS
     return Interruption(program, options["interrupt"], (ranks[0], ranks[-1]), options["lanes"], steps)
+
+
+def where_from(options: dict[str, Any], ranks: Sequence[int], *, has_file: bool) -> bool:
+    """Whether the operator is wanted at which numbers of ranks part.
+
+    Raises:
+        UsageError: where nothing can be compared so.
+    """
+    step = options.get("where")
+    if step is None:
+        return False
+    if step:
+        raise UsageError(
+            f"--where {step} names a step, but with lanes the step that differs is recorded.",
+            f"Leave out {step}.",
+        )
+    if has_file or len(set(ranks)) == 1:
+        raise UsageError(
+            "--where compares the lanes of different numbers of ranks.",
+            "Name them, and no file: --ranks 1,2 --where.",
+        )
+    return True
 
 
 def check_counts(options: dict[str, Any]) -> None:
@@ -200,7 +226,7 @@ def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tuple[Path, SavedBits] | None]:
+def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tuple[Path, Saved] | None]:
     """The file to write, and the file to compare with and what it holds.
 
     Raises:
@@ -216,7 +242,7 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
             raise UsageError(
                 f"--save and --against name the same file {save}, which would hide a difference.", "Name two."
             )
-    read = (Path(against), read_saved(Path(against))) if against is not None else None
+    read = (Path(against), read_against(Path(against))) if against is not None else None
     return (Path(save) if save is not None else None), read
 
 

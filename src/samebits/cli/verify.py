@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from samebits.cli.script_words import OptionsBeforeScript
+from samebits.cli.script_words import NumberOrNone, OptionsBeforeScript
 from samebits.cli.shared_options import (
     VERIFIED_RANKS,
     VERIFIED_STEPS,
@@ -24,7 +24,8 @@ Examples:
   samebits verify --ranks 1 --save bits.json train.py      the bits of this commit
   samebits verify --ranks 1 --against bits.json train.py   are they still the same?
   samebits verify --interrupt 7 train.py             stopped after step 7, does it go on?
-  samebits verify --where plain.py                   twice, without our calls: which operator differs?
+  samebits verify --where train.py                   which operator differs, in which lane?
+  samebits verify --save ops.json --where 37 plain.py      without our calls: step 37
   samebits verify --against-commit main plain.py     this tree and another commit
 
 \b
@@ -61,7 +62,13 @@ that never calls samebits.init(); 130 for Ctrl-C."""
     "--against-commit", default=None, metavar="REV", help="Compare runs of this tree and of another commit's."
 )
 @click.option("--python", default=None, metavar="PATH,PATH", help="Compare runs in these environments.")
-@click.option("--where", is_flag=True, help="Name the first operator that differs, and the script's line.")
+@click.option(
+    "--where",
+    cls=NumberOrNone,
+    default=None,
+    metavar="[STEP]",
+    help="Name the first operator that differs, and the script's line. With a number, --save writes that step's operators.",
+)
 @click.option("--timeout", type=float, default=None, metavar="SECONDS", help="Of each of these runs. [default: 600]")
 @click.option(
     "-n",

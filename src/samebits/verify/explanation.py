@@ -14,9 +14,10 @@ from samebits.launcher.trials.trials import Trial, Trials
 from samebits.protocol.recording import AT_END
 from samebits.verify.cause import Symptoms, usual_cause
 from samebits.verify.comparison import Difference, Side
+from samebits.verify.deviation import Deviation, constant_ratio, deviation, read_values
 from samebits.verify.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence, readable
 from samebits.verify.lane_order import LaneOrder, Order, not_tried
-from samebits.verify.result import Deviation, Explained, constant_ratio, deviation, read_values
+from samebits.verify.result import Explained
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from rich.text import Text
 
 from samebits.machine.visible import visible
 from samebits.verify.comparison import Row
+from samebits.verify.deviation import Deviation
 from samebits.verify.lane_order import Order
 from samebits.verify.plain import Agreement, Plain, sentence
-from samebits.verify.result import Against, Deviation, Explained, Failed, Result
+from samebits.verify.repeat.operators import Parting, operator_lines
+from samebits.verify.result import Against, Explained, Failed, Result
 
 GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 MOST_DIGESTS = 3
@@ -133,6 +135,7 @@ def sentences(result: Result) -> Iterator[tuple[str, str]]:
         yield from ((line, "") for line in _not_exact(result))
     elif result.difference is not None:
         yield from difference_lines(result.difference)
+        yield from _operator(result.operator)
     plain = result.plain
     if plain is not None:
         style = GOOD if plain.agrees else EXPECTED if result.accepts_plain else BAD
@@ -219,6 +222,14 @@ def difference_lines(found: Explained) -> Iterator[tuple[str, str]]:
     if not found.repeatable:
         yield "  Run again, the same configuration gave different bits.", ""
     yield f"Usual cause: {found.cause}", ""
+
+
+def _operator(found: Parting | str) -> Iterator[tuple[str, str]]:
+    if isinstance(found, Parting):
+        data = "they are data, or what samebits or the script made of values without torch"
+        yield from ((line, BAD) for line in operator_lines(found, data=data))
+    elif found:
+        yield f"operator: not known. {found}", ""
 
 
 def _norms(here: float, there: float) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Program
@@ -61,8 +61,6 @@ class SavedBits:
         for place, norm in self.evidence.norms.items():
             by_step[place.step]["norms"][place.item] = norm.hex()
         body = {
-            "format": FORMAT,
-            "version": VERSION,
             "script": self.script,
             "args": list(self.args),
             "facts": dict(self.facts),
@@ -70,32 +68,58 @@ class SavedBits:
             "reached_its_end": self.evidence.end.reached,
             "recorded": [{"step": _step_word(step), **words} for step, words in by_step.items()],
         }
-        return json.dumps({**body, _CHECKSUM: _checksum(body)}, indent=1).encode() + b"\n"
+        return sealed(FORMAT, body)
 
 
-def decode(text: bytes, path: str) -> SavedBits:
-    """The inverse of `SavedBits.encode`.
+def sealed(kind: str, body: Mapping[str, Any]) -> bytes:
+    """The text of a file of this format, with its checksum."""
+    whole = {"format": kind, "version": VERSION, **body}
+    return json.dumps({**whole, _CHECKSUM: _checksum(whole)}, indent=1).encode() + b"\n"
+
+
+def damaged(path: str) -> UsageError:
+    """The error of a file that cannot be trusted."""
+    return UsageError(
+        f"{path} is damaged, or was not written by `samebits verify --save`.", f"Write it again with --save {path}."
+    )
+
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""A hostile file may hold anything, and be nested deeper than json reads."""
+
+
+def unsealed(text: bytes, path: str, formats: Collection[str] = (FORMAT,)) -> dict[str, Any]:
+    """What a file holds whose checksum is right.
 
     Raises:
         UsageError: when the text is damaged, something else, or of a newer version.
     """
-    damaged = UsageError(
-        f"{path} is damaged, or was not written by `samebits verify --save`.", f"Write it again with --save {path}."
-    )
     try:
-        body = json.loads(text)
-        if body["format"] != FORMAT:
-            raise damaged
+        body: dict[str, Any] = json.loads(text)
+        if body["format"] not in formats:
+            raise damaged(path)
         if body["version"] > VERSION:
             raise UsageError(
                 f"{path} was written by a newer samebits (format {body['version']}; this one reads format {VERSION}).",
                 f"Install that version, or write the file again with --save {path}.",
             )
         if body.pop(_CHECKSUM) != _checksum(body):
-            raise damaged
-        counts = (body["facts"].get("lanes", 1), body["facts"]["threads"], body["steps"])
-        if not all(type(count) is int and 0 < count < MOST for count in counts):
-            raise damaged
+            raise damaged(path)
+    except UNREADABLE:
+        raise damaged(path) from None
+    return body
+
+
+def is_count(value: Any) -> bool:
+    """Whether it can be a number of steps, lanes or threads."""
+    return type(value) is int and 0 < value < MOST
+
+
+def bits_from(body: Mapping[str, Any], path: str) -> SavedBits:
+    """The inverse of `SavedBits.encode`, of what `unsealed` gave. Raises UsageError."""
+    try:
+        if not all(map(is_count, (body["facts"].get("lanes", 1), body["facts"]["threads"], body["steps"]))):
+            raise damaged(path)
         recorded = {
             ItemAtStep(_step(line["step"]), i): v for line in body["recorded"] for i, v in line["items"].items()
         }
@@ -107,9 +131,17 @@ def decode(text: bytes, path: str) -> SavedBits:
         end = End(over=True, reached=bool(body["reached_its_end"]))
         evidence = Evidence((recorded,), end, norms)
         return SavedBits(str(body["script"]), tuple(body["args"]), body["facts"], int(body["steps"]), evidence)
-    # A hostile file may hold anything, and be nested deeper than json reads.
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise damaged from None
+    except UNREADABLE:
+        raise damaged(path) from None
+
+
+def decode(text: bytes, path: str) -> SavedBits:
+    """The inverse of `SavedBits.encode`.
+
+    Raises:
+        UsageError: when the text is damaged, something else, or of a newer version.
+    """
+    return bits_from(unsealed(text, path), path)
 
 
 def read_saved(path: Path) -> SavedBits:
@@ -118,15 +150,19 @@ def read_saved(path: Path) -> SavedBits:
     Raises:
         UsageError: when there is no such file, or it cannot be trusted.
     """
+    return decode(text_of(path), str(path))
+
+
+def text_of(path: Path) -> bytes:
+    """What is in the file of --against. Raises UsageError."""
     try:
-        text = read_regular(path)
+        return read_regular(path)
     except OSError as error:
         fix = f"Write it first: --save {path}." if isinstance(error, FileNotFoundError) else "Check its permissions."
         raise UsageError(f"--against {path} cannot be read: {error.strerror}.", fix) from None
-    return decode(text, str(path))
 
 
-def write_saved(path: Path, saved: SavedBits) -> None:
+def write_saved(path: Path, text: bytes) -> None:
     """Replace the file as a whole.
 
     Raises:
@@ -134,7 +170,7 @@ def write_saved(path: Path, saved: SavedBits) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(saved.encode())
+        beside.write_bytes(text)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -187,7 +223,17 @@ def facts_apart(
     ]
 
 
-def fact_differences(saved: SavedBits, args: Sequence[str], here: Mapping[str, Any]) -> list[str]:
+class Conditions(Protocol):
+    """Under which a file was written."""
+
+    @property
+    def args(self) -> tuple[str, ...]: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+def fact_differences(saved: Conditions, args: Sequence[str], here: Mapping[str, Any]) -> list[str]:
     """The same of a file, and its arguments where they are others than `args`."""
     found = facts_apart(saved.facts, here)
     if list(saved.args) != list(args):

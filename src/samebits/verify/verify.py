@@ -18,6 +18,7 @@ from samebits.protocol.layout.mesh import choose_mesh, launched, on_ranks
 from samebits.verify.comparison import comparable, first_difference, rows_of
 from samebits.verify.evidence import Evidence, read_evidence
 from samebits.verify.explanation import Compared, Scene, expected, explain
+from samebits.verify.lane_operators import find_operator
 from samebits.verify.lane_order import LaneOrder, not_tried, try_another_order
 from samebits.verify.plain import SCRIPT, Agreement, Lanes, Plain, compare_gradients, elements_for, read_lanes
 from samebits.verify.result import CANNOT_TELL, Against, Failed, Result, Run
@@ -93,6 +94,8 @@ class Proof:
     """Where to write the bits, if all ranks have the same."""
     against: tuple[Path, SavedBits] | None = None
     """A file of bits, which the runs must have too."""
+    where: bool = False
+    """Whether the operator is wanted at which numbers of ranks part."""
     default_lanes: int = 0
     """Those of the run that follows where nobody names any; 0: those of `verify`."""
 
@@ -174,7 +177,7 @@ def _lane_order(proof: Proof, trials: Trials, result: Result, compared: Sequence
 
 def _save(proof: Proof, path: Path, result: Result, first: Compared) -> None:
     if result.same_on_all_ranks:
-        write_saved(path, to_save(proof.program, _decided(first), first.evidence, proof.steps))
+        write_saved(path, to_save(proof.program, _decided(first), first.evidence, proof.steps).encode())
         result.saved_to = str(path)
     else:
         result.not_saved_to = str(path)
@@ -198,6 +201,8 @@ def _compare(proof: Proof, trials: Trials, result: Result, made: Sequence[Compar
         assert result.lane_order is not None
         scene = Scene(trials, result.lanes, proof.wanted, facts, lane_order=result.lane_order)
         result.difference = explain(difference, compared, scene)
+        if proof.where:
+            result.operator = find_operator(difference, compared, trials, result.lanes)
     if result.against is not None:
         same = all(cell.differs_at is None for row in result.rows for cell in row.cells[-1:])
         result.against = replace(result.against, same=same)

@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from .evidence import EvidenceFile, rank
 from .moved import in_commit
 from .names import Names
-from .operators import Operators
+from .operators import Operators, keep_compiled_regions
 
 STATE_EVERY = 10
 """Optimizer states are recorded in the first step, in each tenth and in the last: they are large, and what is wrong in them
@@ -110,6 +110,8 @@ class Witness:
         ]
         os._exit = self._hear_exit  # type: ignore[assignment]
         os.register_at_fork(after_in_child=self._renew_lock)
+        if self._wanted.operators_of is not None:
+            keep_compiled_regions()
         if self._wanted.operators_of == 1:
             self._begin_operators()
 
@@ -208,7 +210,10 @@ class Witness:
         self._step += 1
 
     def _begin_operators(self) -> None:
-        self._operators = Operators(Path(self._wanted.folder), self._wanted.values_of)
+        values_of = self._wanted.values_of
+        self._operators = Operators(
+            Path(self._wanted.folder), rank(), ("", values_of) if values_of is not None else None
+        )
         self._operators.begin()
 
     def _end_operators(self) -> None:

@@ -202,8 +202,7 @@ def test_a_second_signal_leaves_no_process_behind(tmp_path, ending):
         (["--device", "cpu"], "--device is about ranks with lanes"),
         (["--mesh", "ddp=2"], "--mesh is about ranks with lanes"),
         (["--allow", "aten.x"], "--allow is about ranks with lanes"),
-        (["--where", "--ranks", "1,2"], "but --where compares runs"),
-        (["--where", "--against", "bits.json"], "--where needs two live sides"),
+        (["--repeat", "3", "--ranks", "1,2"], "but --repeat compares runs"),
         (["--against-commit", "HEAD"], "needs a git repository"),
         (["--summary", "nowhere/summary.md"], "--summary nowhere/summary.md cannot be written"),
         (["--python", "nowhere/python"], "cannot be started"),
@@ -211,11 +210,6 @@ def test_a_second_signal_leaves_no_process_behind(tmp_path, ending):
 )
 def test_options_that_cannot_be_are_one_sentence_before_anything_starts(tmp_path, words, sentence):
     write(tmp_path)
-    if "--against" in words:
-        from samebits.verify.evidence import Evidence
-        from samebits.verify.saved_bits import SavedBits
-
-        (tmp_path / "bits.json").write_bytes(SavedBits("train.py", (), {"threads": 1}, 3, Evidence(({},))).encode())
     code, text = verify(tmp_path, *words, json_too=False)
     assert code == 2
     assert sentence in text

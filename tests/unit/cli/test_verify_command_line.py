@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samebits.cli.script_words import own_first, strays
+from samebits.cli.script_words import own_first, strays, with_values
 from samebits.cli.start_verify import interruption_from, parse_ranks, proof_from
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Form, on_ranks
@@ -47,6 +47,25 @@ def test_the_options_come_first_and_the_rest_is_the_scripts(typed: str, ordered:
 @given(st.lists(st.sampled_from(["--ranks", "1", "--json", "-m", "train.py", "--lr", "x"])))
 def test_no_word_is_lost(words: list[str]) -> None:
     assert sorted(own_first(words, VALUED, FLAGS)) == sorted(words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ("--where train.py", "--where= train.py"),
+        ("--where 3 train.py 4", "--where=3 train.py 4"),
+        ("--where=3 train.py", "--where=3 train.py"),
+        ("--ranks 1,2 --where train.py", "--ranks 1,2 --where= train.py"),
+        ("train.py --where 3", "--where=3 train.py"),
+        ("train.py x --where 3", "train.py x --where 3"),
+        ("train.py -- --where 3", "train.py --where 3"),
+        ("--where -1 train.py", "--where=-1 train.py"),
+    ],
+)
+def test_a_number_behind_an_option_that_may_have_one_is_its_value(typed: str, given: str) -> None:
+    valued = {*VALUED, "--where"}
+    ordered = own_first(typed.split(), valued, FLAGS, {"--where"})
+    assert with_values(ordered, valued, {"--where"}) == given.split()
 
 
 def test_ranks_are_numbers_in_the_given_order() -> None:

@@ -104,11 +104,11 @@ def test_a_newer_version_is_named() -> None:
 def test_the_file_is_replaced_as_a_whole_and_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     file = tmp_path / "bits.json"
     file.write_text("old")
-    write_saved(file, saved())
+    write_saved(file, saved().encode())
     assert read_saved(file) == saved()
     assert [path.name for path in tmp_path.iterdir()] == ["bits.json"]
     with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
-        write_saved(tmp_path / "missing" / "bits.json", saved())
+        write_saved(tmp_path / "missing" / "bits.json", saved().encode())
 
 
 def test_conditions_that_are_others_are_told_with_both_values() -> None:

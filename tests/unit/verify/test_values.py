@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samebits.protocol.run_folder import RunFolder
-from samebits.verify.result import Captured, deviation, read_values
+from samebits.verify.deviation import Captured, deviation, read_values
 
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from rich.console import Console
 
 from samebits.verify.comparison import END, Cell, Difference, Row, Side
+from samebits.verify.deviation import Deviation
 from samebits.verify.evidence import ItemAtStep, Kind
 from samebits.verify.plain import Agreement, Plain
 from samebits.verify.report import show
-from samebits.verify.result import Against, Deviation, Explained, Failed, Result, Run
+from samebits.verify.result import Against, Explained, Failed, Result, Run
 
 AGREES = Plain(Agreement.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
 

@@ -1,5 +1,6 @@
 """What is recorded of a script's optimizers, whatever kind they are, and where a step ends."""
 
+import importlib
 import json
 from functools import partial
 
@@ -159,6 +160,79 @@ def test_memory_that_nobody_wrote_to_is_no_input(recorded, tmp_path):
     assert drawn["in"][0] == "unwritten"
     assert drawn["in"][-1].startswith("generator ")
     assert "unwritten" not in drawn["out"]
+
+
+def test_writes_in_place_and_views_are_recorded_by_what_they_show(recorded, tmp_path):
+    def train():
+        weight = nn.Parameter(torch.ones(4, 3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        while True:
+            weight.grad = torch.zeros(4, 3)
+            weight.grad[1:].t().add_(2.0)
+            torch.add(weight.grad, 1.0, out=weight.grad)
+            optimizer.step()
+
+    recorded(train, operators_of=1)
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    [inside] = [line for line in lines if line["name"] == "aten.add_.Tensor"][:1]
+    assert inside["in"][0] == digest(torch.zeros(3, 3))
+    assert inside["out"] == [digest(torch.full((3, 3), 2.0))] * 2, "the result, and the argument that it wrote to"
+    [out] = [line for line in lines if line["name"] == "aten.add.out"][:1]
+    rows = torch.tensor([[1.0] * 3, *[[3.0] * 3] * 3])
+    assert out["out"] == [digest(rows)] * 2
+
+
+def test_a_generator_is_an_input_only_of_what_draws_from_it(recorded, tmp_path):
+    own = torch.Generator().manual_seed(3)
+
+    def train():
+        weight = nn.Parameter(torch.ones(64))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        while True:
+            torch.nn.functional.dropout(weight, 0.5)
+            torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 4, 8)] * 3)
+            weight.grad = torch.randn(64, generator=own)
+            optimizer.step()
+
+    before = digest(own.get_state())
+    recorded(train, operators_of=1)
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    drawn: dict[str, str] = {}
+    for line in lines:
+        if line["in"] and line["in"][-1].startswith("generator "):
+            drawn.setdefault(line["name"], line["in"][-1])
+    assert set(drawn) == {"aten.bernoulli_.float", "aten.randn.generator"}
+    assert drawn["aten.randn.generator"] == f"generator {before}"
+    assert any("scaled_dot_product" in line["name"] for line in lines)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_compiled_region_stays_compiled_and_is_one_operator(recorded, tmp_path, step):
+    compile_ = torch.compile
+
+    def train():
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 2))
+        optimizer, compiled = MAKERS["sgd"](model), torch.compile(model)
+        while True:
+            optimizer.zero_grad()
+            compiled(torch.ones(16, 4)).square().mean().backward()
+            optimizer.step()
+
+    try:
+        recorded(train, operators_of=step)
+    finally:
+        torch.compile = compile_
+        settings = importlib.import_module("torch._inductor.config")
+        settings.wrap_inductor_compiled_regions = False
+    lines = [json.loads(line) for line in (tmp_path / "operators-00000.jsonl").read_text().splitlines()]
+    regions = [line for line in lines if line["name"] == "inductor_compiled_code"]
+    # The first step is known to be over when the second one updates.
+    assert [line["backward"] for line in regions] == [False, True] * (2 if step == 1 else 1)
+    assert any(one.startswith("generator ") for one in regions[0]["in"]), "of dropout"
+    assert not any("addmm" in line["name"] or "batch_norm" in line["name"] for line in lines)
+    assert all(line["line"].rpartition(":")[0] == __file__ for line in regions)
 
 
 def test_memory_of_an_operator_s_own_is_no_result(recorded, tmp_path):

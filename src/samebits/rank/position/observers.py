@@ -38,6 +38,9 @@ class Observer:
     def fetched(self, part: LanePart, batch: Any) -> None:
         """A lane's batch is there."""
 
+    def begin_pass(self) -> None:
+        """A pass over a step's lanes begins, or a look at what they compute."""
+
     def end_pass(self, step: int, number: int, result: PassResult) -> None:
         """The gradients of a pass of a step, counted from 1, are complete. Collective."""
 
@@ -66,6 +69,7 @@ class Observers:
         self.before_step = _who(observers, Observer.before_step)
         self.begin_step = _who(observers, Observer.begin_step)
         self.fetched = _who(observers, Observer.fetched)
+        self.begin_pass = _who(observers, Observer.begin_pass)
         self.end_pass = _who(observers, Observer.end_pass)
         self.logged = _who(observers, Observer.logged)
         self.end_step = _who(observers, Observer.end_step)

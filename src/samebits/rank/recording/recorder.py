@@ -57,7 +57,7 @@ class Recorder:
             the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
             (write the values of one item at one step); `norms` (write the norm of each tensor too); `reversed` (go
             through each step's lanes backwards); `stops` (end the run when its first state is saved); `goes_on` (record
-            what the step after this one begins with).
+            what the step after this one begins with); `operators_of` and `values_of` (see `step_operators`).
     """
 
     def __init__(self, folder: RunFolder, rank: int, wanted: Mapping[str, Any]) -> None:
@@ -147,12 +147,12 @@ class Recorder:
         self._recorder.number_item(f"loss{suffix}", loss)
         for name, parameter in named(models, "parameters"):
             if parameter.grad is not None:
-                self._recorder.tensor_item(self._place(step), f"gradient {name}{suffix}", parameter.grad)
+                self._recorder.tensor_item(self.place(step), f"gradient {name}{suffix}", parameter.grad)
         self._recorder.number_item(f"norm of all gradients{suffix}", norm)
 
     def logged(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Record what the script logged or averaged; a name that comes again in a step is counted."""
-        place = AT_END if self.over else self._place(step)
+        place = AT_END if self.over else self.place(step)
         for name, value in values.items():
             repeat = self._repeats[place, name] = self._repeats.get((place, name), 0) + 1
             item = f"value {name}" if repeat == 1 else f"value {name} ({repeat})"
@@ -166,9 +166,9 @@ class Recorder:
     def after_step(self, step: int, taken: Taken) -> None:
         """Record a step whose body is finished. Collective: call it on every rank."""
         self.left = None
-        place = self._place(step)
+        place = self.place(step)
         self._record(place, taken, self._objects.after_step(taken.models, taken.known), "")
-        self._repeats = {place: count for place, count in self._repeats.items() if place[0] == self._place(step)}
+        self._repeats = {place: count for place, count in self._repeats.items() if place[0] == self.place(step)}
         self._recorder.flush(place)
         self._flushed = step
         self._recorder.note_last(place)
@@ -188,7 +188,7 @@ class Recorder:
         """Note how far the script came after its last step."""
         self._ending.write_text(json.dumps({"reached": reached, "why": why, "reversed": has_reversed}))
 
-    def _place(self, step: int) -> int:
+    def place(self, step: int) -> int:
         """The step among those of all runs that this script makes."""
         return step + self._recorder.steps_before
 

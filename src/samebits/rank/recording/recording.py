@@ -37,6 +37,7 @@ from samebits.rank.recording.calm import calm, calm_random_numbers
 from samebits.rank.recording.meter import Meter
 from samebits.rank.recording.recorder import Recorder, Taken
 from samebits.rank.recording.replayed import Replayed
+from samebits.rank.recording.step_operators import StepOperators, make_operators
 from samebits.rank.strategy.contract import PassResult
 
 NUM_STEPS = 2
@@ -85,11 +86,13 @@ class Recording(Observer):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._operators: StepOperators | None = None
         self.run: RunState
 
     def attach(self, run: RunState) -> None:
         """Look at this run, and let it do what `verify` wants: go through lanes backwards, end where all is recorded."""
         self.run, recorder = run, self._recorder
+        self._operators = make_operators(run.config.environment, run.config.folder)
         # A pipeline has an order of its own.
         run.loop_state.position.reverses = recorder.reverses and not run.components.strategy.is_ordered
         run.loop_state.is_recorded = recorder.over
@@ -109,6 +112,14 @@ class Recording(Observer):
     def before_step(self) -> None:
         self._recorder.before_step(self.run.components.step_timer.step, _taken(self.run))
 
+    def begin_step(self, step: int, num_samples: int, is_first: bool) -> None:  # noqa: ARG002 - an observer's signature
+        if self._operators is not None and self._operators.step == self._recorder.place(step):
+            self._operators.begin(self.run.loop_state.position)
+
+    def begin_pass(self) -> None:
+        if self._operators is not None:
+            self._operators.passes += 1
+
     def fetched(self, part: LanePart, batch: Any) -> None:
         self._recorder.samples(part.lane, batch)
 
@@ -123,6 +134,8 @@ class Recording(Observer):
 
     def end_step(self) -> None:
         """Raises SystemExit after the last wanted step, where the script's end is not wanted."""
+        if self._operators is not None:
+            self._operators.end()
         self._recorder.after_step(self.run.components.step_timer.step, _taken(self.run))
         if self._recorder.over:
             self.run.loop_state.is_recorded = True

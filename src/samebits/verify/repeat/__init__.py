@@ -5,6 +5,7 @@ what its processes recorded, read back               recorded
 all runs, the comparison, what helps                 repeat
 which causes are worth a try, in which order         causes
 the first operator that differs                      operators
+one step's operators, in a file for another machine  one_step, saved_operators
 -> Repeated, shown                                   result, report
 
 In the script's own Python `samebits.witness` listens.

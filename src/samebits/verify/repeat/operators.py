@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import zip_longest
@@ -19,8 +19,10 @@ from typing import Any
 
 from samebits.verify.evidence import is_hash, readable
 
-IGNORED = ("profiler.",)
-"""Marks of torch's own, which compute nothing."""
+IGNORED = ("profiler.", "aten.detach.")
+"""What computes nothing, and comes once more where something is compiled."""
+UNWRITTEN = "unwritten"
+"""In place of the hash of memory that no operator has written to: it may be equal to anything."""
 
 
 class Why(StrEnum):
@@ -43,12 +45,15 @@ class Operator:
     """A call of one."""
 
     number: int
+    """Among those of its place, from 0 on."""
     name: str
     line: str
     is_backward: bool
     shapes: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    place: str = ""
+    """Where in the step, if it is known: `1 3` is in lane 3 behind the beginning of the first pass, `1 -1` in no lane."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Parting:
     why: Why
     step: int
     number: int
-    """The operator's place among those of the step, from 0 on."""
+    """The operator's number among those of its place, from 0 on."""
     name: str
     other_name: str
     """The one of the other side, if it is another one; empty where that side has none."""
@@ -72,21 +77,26 @@ class Parting:
     """The largest difference, in units of the last place; None where it is not known."""
     most: float | None = None
     """The largest difference."""
+    lane: int | None = None
+    """The first lane in which they part; None outside of lanes."""
+    lanes: tuple[int, ...] = ()
+    """All lanes in which they do."""
 
 
 def read_operators(path: Path) -> list[Operator]:
     """What one process wrote; empty where it wrote nothing."""
     if not path.exists():
         return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        Operator(
-            number, line["name"], line["line"], line["backward"],
-            tuple(line["shapes"]), tuple(line["in"]), tuple(line["out"]),
-        )
-        for number, line in enumerate(lines)
-        if not line["name"].startswith(IGNORED)
-    ]  # fmt: skip
+    counts: dict[str, int] = {}
+    found: list[Operator] = []
+    for line in map(json.loads, path.read_text().splitlines()):
+        number = counts.get(line["place"], 0)
+        counts[line["place"]] = number + 1
+        if not line["name"].startswith(IGNORED):
+            shapes, inputs, outputs = (tuple(line[key]) for key in ("shapes", "in", "out"))
+            at = line["line"], line["backward"]
+            found.append(Operator(number, line["name"], *at, shapes, inputs, outputs, line["place"]))
+    return found
 
 
 def first_parting(ours: Sequence[Operator], theirs: Sequence[Operator], step: int) -> Parting | None:
@@ -94,18 +104,28 @@ def first_parting(ours: Sequence[Operator], theirs: Sequence[Operator], step: in
     for left, right in zip_longest(ours, theirs):
         if left is None or right is None or left.name != right.name:
             return _parting(Why.SEQUENCE, step, left, right)
-        if left.inputs != right.inputs:
+        if not _alike(left.inputs, right.inputs):
             why, values = _why_inputs(left.inputs, right.inputs)
             return replace(_parting(why, step, left, right), values=values)
-        if left.outputs != right.outputs:
+        if not _alike(left.outputs, right.outputs):
             return _parting(Why.OPERATOR, step, left, right)
     return None
 
 
+def _alike(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    return len(ours) == len(theirs) and not any(_differing(ours, theirs))
+
+
+def _differing(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = zip_longest(ours, theirs, fillvalue="nothing")
+    return [pair for pair in pairs if pair[0] != pair[1] and UNWRITTEN not in pair]
+
+
 def _why_inputs(ours: Sequence[str], theirs: Sequence[str]) -> tuple[Why, tuple[str, str] | None]:
     """What kind of inputs differ; of arguments the first pair, readable."""
-    pairs = [pair for pair in zip_longest(ours, theirs, fillvalue="nothing") if pair[0] != pair[1]]
-    if all(one.startswith("generator ") for one, _ in pairs):
+    pairs = _differing(ours, theirs)
+    # One side may draw nothing.
+    if all("generator" in (one.partition(" ")[0], other.partition(" ")[0]) for one, other in pairs):
         return Why.GENERATOR, None
     plain = [pair for pair in pairs if not any(is_hash(one) for one in pair)]
     if len(plain) < len(pairs):
@@ -156,3 +176,38 @@ def _place(number: float) -> int:
     """Its place among all doubles in their order."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return int(bits) if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
+
+
+def operator_lines(parting: Parting, *, data: str = "they are data", values: str = "") -> Iterator[str]:
+    """Where two sides part, for a person.
+
+    Args:
+        parting: what was found.
+        data: what inputs are that no operator made.
+        values: what to say where it is not known how far apart results are.
+    """
+    lane = f", lane {parting.lane}" if parting.lane is not None else ""
+    way = f"{'backward' if parting.is_backward else 'forward'}{lane}"
+    at = f" at {_short(parting.line)}" if parting.line else ""
+    shapes = f" of {', '.join(parting.shapes)}" if parting.shapes else ""
+    if parting.why is Why.OPERATOR:
+        far = f": up to {parting.most:.3g}, {parting.ulps:.0f} ulp" if parting.most is not None else values
+        yield f"operator: {parting.name}{shapes}{at} ({way}) has equal inputs and other results{far}"
+    elif parting.why is Why.ARGUMENT and parting.values is not None:
+        one, other = parting.values
+        yield f"operator: {parting.name}{shapes}{at} ({way}) is called with {one} on one side and {other} on the other"
+    elif parting.why is Why.GENERATOR:
+        yield f"operator: {parting.name}{at} ({way}) draws from random numbers that are in another state"
+    elif parting.why is Why.INPUT:
+        yield f"operator: {parting.name}{shapes}{at} ({way}) gets other inputs, which no operator of torch made: {data}"
+    else:
+        other = f"{parting.other_name or 'nothing'}{f' at {_short(parting.other_line)}' if parting.other_line else ''}"
+        yield f"operator: one side calls {parting.name}{at} ({way}), the other {other}"
+    if len(parting.lanes) > 1:
+        *most, last = map(str, parting.lanes)
+        yield f"  Lanes {', '.join(most)} and {last} part in this step."
+
+
+def _short(line: str) -> str:
+    file, _, number = line.rpartition(":")
+    return f"{Path(file).name}:{number}"

@@ -5,7 +5,7 @@ This file only carries out; the other files decide what the evidence means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from samebits.verify.repeat.causes import MOST_TRIES, Cause, worth_a_try
 from samebits.verify.repeat.operators import Parting, Why, first_parting, read_operators, with_values
 from samebits.verify.repeat.recorded import Made, read_made
 from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare
+from samebits.verify.repeat.saved_operators import Saved
 from samebits.verify.repeat.started import Command, Runs
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts_apart, write_saved
 
@@ -46,7 +47,7 @@ class Proof:
         are_equal: whether the sides are one script in one environment, so that causes can be tried.
         where: whether the operator is wanted.
         save: where to write the bits, if all sides have the same.
-        against: a file of bits, which the sides must have too.
+        against: a file of bits or operators, which the sides must have too.
     """
 
     sides: tuple[Side, ...]
@@ -55,7 +56,7 @@ class Proof:
     are_equal: bool = True
     where: bool = False
     save: Path | None = None
-    against: tuple[Path, SavedBits] | None = None
+    against: tuple[Path, Saved] | None = None
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -76,12 +77,11 @@ def repeat(proof: Proof, runs: Runs) -> Repeated:
     first = proof.sides[0].command
     result = Repeated(first.title, proof.steps, first.num_processes)
     try:
-        made = [_made(runs, side, proof, proof.wanted) for side in proof.sides]
+        made = [made_of(runs, side, proof, proof.wanted) for side in proof.sides]
     except NothingToCompareError as end:
         result.failed, result.why = end.label, end.why
         return result
-    result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut, one.is_normal) for one in made]
-    result.steps = min(one.steps for one in made)
+    fill_runs(result, made)
     result.compared = len({place.item for place in made[0].evidence.ranks[0]})
     _compare(proof, result, made)
     if result.apart is not None and proof.against is None:
@@ -90,12 +90,18 @@ def repeat(proof: Proof, runs: Runs) -> Repeated:
         if proof.are_equal:
             _try_causes(proof, runs, result, result.apart, has_gpu="device" in made[0].facts)
     if proof.save is not None and result.apart is None:
-        write_saved(proof.save, _to_save(first, made[0]))
+        write_saved(proof.save, _to_save(first, made[0]).encode())
         result.saved_to = str(proof.save)
     return result
 
 
-def _made(
+def fill_runs(result: Repeated, made: Sequence[Made]) -> None:
+    """Note which runs were made, and how far all came."""
+    result.runs = [Run(one.label, one.steps, one.seconds, one.spent, one.is_cut, one.is_normal) for one in made]
+    result.steps = min(one.steps for one in made)
+
+
+def made_of(
     runs: Runs,
     side: Side,
     proof: Proof,
@@ -104,6 +110,7 @@ def _made(
     label: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> Made:
+    """Make a run of a side; raise `NothingToCompareError` where it recorded nothing."""
     ended = runs.run(label or side.label, side.command, side.wanted(wanted), variables, side.folder)
     made = read_made(ended, proof.limit_s)
     if isinstance(made, str):
@@ -118,8 +125,8 @@ def _compare(proof: Proof, result: Repeated, made: list[Made]) -> None:
         if found is not None and (result.apart is None or found.place.step < result.apart.place.step):
             result.apart = found
             result.facts = tuple(facts_apart(first.facts, other.facts, (f"in {first.label}", f"in {other.label}")))
-    if result.apart is None and proof.against is not None:
-        path, saved = proof.against
+    if result.apart is None and proof.against is not None and isinstance(proof.against[1], SavedBits):
+        path, saved = proof.against[0], proof.against[1]
         result.against, result.steps = str(path), min(saved.steps, first.steps)
         here = replace(first.evidence, ranks=first.evidence.ranks[:1])
         result.apart = compare((path.name, saved.evidence), (first.label, here))
@@ -183,7 +190,7 @@ def _try(proof: Proof, runs: Runs, side: Side, cause: Cause, apart: Apart) -> bo
     for number in (1, 2):
         label = f"with {cause.name}, run {number}"
         try:
-            both.append(_made(runs, side, proof, wanted, label=label, variables=cause.variables))
+            both.append(made_of(runs, side, proof, wanted, label=label, variables=cause.variables))
         except NothingToCompareError:
             return None
     left, right = ((one.label, one.evidence) for one in both)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from samebits.machine.visible import visible
-from samebits.verify.repeat.operators import Parting, Why
+from samebits.verify.repeat.operators import operator_lines
 from samebits.verify.repeat.result import Apart, Repeated, Verdict
 from samebits.verify.report import BAD, EXPECTED, GOOD, print_folder, print_lines, print_missing
 
@@ -34,6 +34,9 @@ def _what(result: Repeated) -> str:
         return f" in {result.failed}: nothing was compared"
     sides = [run.label for run in result.runs] + ([Path(result.against).name] if result.against else [])
     steps = f"{result.steps} step{'s' if result.steps != 1 else ''}"
+    if result.recorded_step is not None:
+        counted = "" if result.is_apart else f", {result.compared} operators"
+        return f" in {' and '.join(sides)}: step {result.recorded_step}{counted}"
     if result.apart is not None:
         return f" in {sides[0]} and {result.apart.right if result.apart.right != sides[0] else result.apart.left}"
     return f" in {' and '.join(sides)}: {steps}, {result.compared} tensors and numbers"
@@ -43,8 +46,17 @@ def sentences(result: Repeated) -> Iterator[tuple[str, str]]:
     """The lines below the verdict, each with its style."""
     if result.apart is not None:
         yield from _apart(result.apart)
-    if result.parting is not None:
-        yield from ((line, "") for line in operator_lines(result.parting))
+    if result.is_before:
+        yield (
+            (
+                f"the bits differ before step {result.recorded_step} already: find the first step that differs with "
+                "--save bits.json there and --against bits.json here"
+            ),
+            "",
+        )
+    elif result.parting is not None:
+        unknown = ": how far apart is not known, the file has hashes only" if result.against else ""
+        yield from ((line, "") for line in operator_lines(result.parting, values=unknown))
     if result.parting_why:
         yield f"operator: not known. {result.parting_why}", ""
     for one in result.tried:
@@ -77,28 +89,3 @@ def _apart(apart: Apart) -> Iterator[tuple[str, str]]:
     elif None in apart.values:
         side = apart.left if apart.values[0] is None else apart.right
         yield f"{side} has no such item", ""
-
-
-def operator_lines(parting: Parting) -> Iterator[str]:
-    """Where two sides part, for a person."""
-    way = "backward" if parting.is_backward else "forward"
-    at = f" at {_short(parting.line)}" if parting.line else ""
-    shapes = f" of {', '.join(parting.shapes)}" if parting.shapes else ""
-    if parting.why is Why.OPERATOR:
-        far = f": up to {parting.most:.3g}, {parting.ulps:.0f} ulp" if parting.most is not None else ""
-        yield f"operator: {parting.name}{shapes}{at} ({way}) has equal inputs and other results{far}"
-    elif parting.why is Why.ARGUMENT and parting.values is not None:
-        one, other = parting.values
-        yield f"operator: {parting.name}{shapes}{at} ({way}) is called with {one} on one side and {other} on the other"
-    elif parting.why is Why.GENERATOR:
-        yield f"operator: {parting.name}{at} draws from random numbers that are in another state"
-    elif parting.why is Why.INPUT:
-        yield f"operator: {parting.name}{shapes}{at} ({way}) gets other inputs, which no operator of torch made: they are data"
-    else:
-        other = f"{parting.other_name or 'nothing'}{f' at {_short(parting.other_line)}' if parting.other_line else ''}"
-        yield f"operator: one side calls {parting.name}{at} ({way}), the other {other}"
-
-
-def _short(line: str) -> str:
-    file, _, number = line.rpartition(":")
-    return f"{Path(file).name}:{number}"

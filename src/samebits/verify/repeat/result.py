@@ -84,6 +84,10 @@ class Repeated:
     parting: Parting | None = None
     parting_why: str = ""
     """Why the operator is not known although it was asked for."""
+    recorded_step: int | None = None
+    """The step whose operators were compared, in place of the bits of all steps."""
+    is_before: bool = False
+    """Whether bits differ before that step already."""
     against: str = ""
     """The file of the other side."""
     facts: tuple[str, ...] = ()
@@ -96,7 +100,12 @@ class Repeated:
     def verdict(self) -> Verdict:
         if self.why:
             return Verdict.CANNOT_TELL
-        return Verdict.DIFFERENT if self.apart is not None else Verdict.SAME
+        return Verdict.DIFFERENT if self.is_apart else Verdict.SAME
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether two sides differ."""
+        return self.apart is not None or self.parting is not None or self.is_before
 
     @property
     def exit_code(self) -> int:
@@ -105,6 +114,9 @@ class Repeated:
     def not_covered(self) -> list[str]:
         """What this says nothing about."""
         behind = f"what lies behind step {self.steps}" if any(run.is_cut for run in self.runs) else ""
+        behind = (
+            f"what other steps compute than step {self.recorded_step}" if self.recorded_step is not None else behind
+        )
         ranks = "ranks but 0" if self.against and (self.num_processes or 1) > 1 else ""
         others = "other numbers of processes (a script with samebits.init() has the same bits on any)"
         return [one for one in (behind, ranks, "what no optimizer updates", others) if one]
@@ -124,6 +136,8 @@ class Repeated:
             "why": self.why or None,
             "failed": self.failed or None,
             "tried": [asdict(one) for one in self.tried],
+            "recorded_step": self.recorded_step,
+            "differs_before": self.is_before,
             "operator": None if self.parting is None else asdict(self.parting),
             "operator_unknown": self.parting_why or None,
             "against": self.against or None,

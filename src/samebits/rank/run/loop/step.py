@@ -189,6 +189,8 @@ class Step:
         run = self._run
         _refuse_pass(run, self._closed)
         run.components.checks.begin_pass(is_first=self._passes == 0)
+        for begin_pass in run.components.observers.begin_pass:
+            begin_pass()
         run.components.states.enter_pass(self._undo)
         if run.loop_state.prepared.per_lane:
             forget_open(run)

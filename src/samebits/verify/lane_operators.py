@@ -69,6 +69,7 @@ def find_operator(difference: Difference, compared: Sequence[Compared], trials: 
             f"In two more runs every operator of step {place.step} had the same inputs and results in every lane, "
             f"so what differs is made outside of them, or not each time.{cut}"
         )
+    found = replace(found, parting=replace(found.parting, sides=(pair[0].label, pair[1].label)))
     return _with_values(found, pair, trials, lanes)
 
 

@@ -36,11 +36,11 @@ def compare_step(proof: Proof, runs: Runs) -> Repeated:
     if proof.against is not None and isinstance(proof.against[1], SavedOperators):
         path, saved = proof.against[0], proof.against[1]
         result.against = str(path)
-        _compare(result, saved, operators)
+        _compare(result, saved, operators, (path.name, first.label))
         result.facts = tuple(fact_differences(saved, command.args, first.facts)) if result.is_apart else ()
     for other, theirs in made[1:]:
         if not result.is_apart:
-            _compare(result, operators, theirs)
+            _compare(result, operators, theirs, (first.label, other.label))
             names = f"in {first.label}", f"in {other.label}"
             result.facts = tuple(facts_apart(first.facts, other.facts, names)) if result.is_apart else ()
     if proof.save is not None and not result.is_apart:
@@ -58,6 +58,7 @@ def _recorded(made: Made, command: Command, step: int) -> SavedOperators:
     return SavedOperators(command.name, command.args, dict(made.facts), step, before, operators)
 
 
-def _compare(result: Repeated, ours: SavedOperators, theirs: SavedOperators) -> None:
-    result.parting = first_parting(ours.operators, theirs.operators, ours.steps)
+def _compare(result: Repeated, ours: SavedOperators, theirs: SavedOperators, sides: tuple[str, str]) -> None:
+    parting = first_parting(ours.operators, theirs.operators, ours.steps)
+    result.parting = replace(parting, sides=sides) if parting is not None else None
     result.is_before = ours.before != theirs.before

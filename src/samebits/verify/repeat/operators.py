@@ -81,6 +81,8 @@ class Parting:
     """The first lane in which they part; None outside of lanes."""
     lanes: tuple[int, ...] = ()
     """All lanes in which they do."""
+    sides: tuple[str, str] = ("one side", "the other")
+    """What people call them."""
 
 
 def read_operators(path: Path) -> list[Operator]:
@@ -190,19 +192,20 @@ def operator_lines(parting: Parting, *, data: str = "they are data", values: str
     way = f"{'backward' if parting.is_backward else 'forward'}{lane}"
     at = f" at {_short(parting.line)}" if parting.line else ""
     shapes = f" of {', '.join(parting.shapes)}" if parting.shapes else ""
+    left, right = parting.sides
     if parting.why is Why.OPERATOR:
         far = f": up to {parting.most:.3g}, {parting.ulps:.0f} ulp" if parting.most is not None else values
         yield f"operator: {parting.name}{shapes}{at} ({way}) has equal inputs and other results{far}"
     elif parting.why is Why.ARGUMENT and parting.values is not None:
         one, other = parting.values
-        yield f"operator: {parting.name}{shapes}{at} ({way}) is called with {one} on one side and {other} on the other"
+        yield f"operator: {parting.name}{shapes}{at} ({way}) is called with {one} by {left} and with {other} by {right}"
     elif parting.why is Why.GENERATOR:
         yield f"operator: {parting.name}{at} ({way}) draws from random numbers that are in another state"
     elif parting.why is Why.INPUT:
         yield f"operator: {parting.name}{shapes}{at} ({way}) gets other inputs, which no operator of torch made: {data}"
     else:
         other = f"{parting.other_name or 'nothing'}{f' at {_short(parting.other_line)}' if parting.other_line else ''}"
-        yield f"operator: one side calls {parting.name}{at} ({way}), the other {other}"
+        yield f"operator: {parting.name}{at} ({way}) is called by {left}, {other} by {right}"
     if len(parting.lanes) > 1:
         *most, last = map(str, parting.lanes)
         yield f"  Lanes {', '.join(most)} and {last} part in this step."

@@ -149,7 +149,7 @@ def _find_operator(proof: Proof, runs: Runs, result: Repeated, apart: Apart) -> 
         again = _operators_of(proof, runs, pair, (step, apart.rank), values_of=parting.number)
         if not isinstance(again, str) and again[0] is not None and again[0].number == parting.number:
             parting = with_values(parting, *again[1])
-    result.parting = parting
+    result.parting = replace(parting, sides=(apart.left, apart.right))
 
 
 def _operators_of(

@@ -36,6 +36,7 @@ FACES = frozenset(
         "testing/frozen.py",
         "testing/short_end.py",
         "verify/repeat/commits.py",
+        "verify/repeat/terminal.py",
         "witness/fixes.py",
         "witness/moved.py",
         "witness/site/sitecustomize.py",

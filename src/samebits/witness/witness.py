@@ -7,14 +7,17 @@ parameter, and for an optimizer around another. The process ends when it begins 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import multiprocessing.util
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,9 @@ class Witness:
         self._operators: Operators | None = None
         self._hooks: list[RemovableHandle] = []
         self._has_left = False
+        self._seeds: dict[str, str] = {}
+        self._has_workers = False
+        """Whether other processes of the script were there at the first update."""
         self._updates, self._updates_of_a_step = 0, 0
         """In this step so far, and in the one before."""
 
@@ -172,6 +178,8 @@ class Witness:
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
                 self._updates, self._updates_of_a_step = 0, 0
             self._began_s = time.perf_counter()
+            self._seeds = seeds()
+            self._has_workers = bool(multiprocessing.active_children())
             self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
             # A process that multiprocessing has forked calls nothing else at its end.
@@ -192,7 +200,9 @@ class Witness:
     def _finish(self, *, is_cut: bool) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        end = {"end": self._step, "cut": is_cut, "spent_s": self._spent_s, "took_s": took_s}
+        drawn = {name: seed for name, seed in self._seeds.items() if is_drawn_from(name)}
+        times = {"spent_s": self._spent_s, "took_s": took_s}
+        end = {"end": self._step, "cut": is_cut, **times, "workers": self._has_workers, "drawn": drawn}
         self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
@@ -233,6 +243,30 @@ def not_moved(root: str, place: str) -> list[str]:
     """Files of the user's own tree that were imported although the commit has them too: an editable install names them."""
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return sorted(one for one in files if in_commit(one, root, place))
+
+
+FRESH = 624
+"""Where a Mersenne Twister stands of which nobody has drawn since its seed."""
+
+
+def _states() -> dict[str, tuple[Any, ...]]:
+    """Those of the generators of Python and NumPy that scripts use without a word: words, place among them."""
+    states = {"random": random.getstate()[1]}
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None and (state := numpy.get_state())[0] == "MT19937":
+        states["numpy"] = (*state[1].tolist(), state[2])
+    return states
+
+
+def seeds() -> dict[str, str]:
+    """What differs between two runs where nobody gave the generator a seed."""
+    own = {name: blake2b(repr(state).encode(), digest_size=16).hexdigest() for name, state in _states().items()}
+    return {"torch": str(torch.initial_seed()), **own}
+
+
+def is_drawn_from(name: str) -> bool:
+    """Whether the script has random numbers of it."""
+    return name == "torch" or _states().get(name, (FRESH,))[-1] != FRESH
 
 
 def facts() -> dict[str, Any]:

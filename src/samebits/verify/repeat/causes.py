@@ -1,17 +1,18 @@
 """Which of the usual causes are worth a try where two runs of one script differ, and what each try changes.
 
-What helped is named, and only that: a cause that was not tried may be the true one.
+A cause after which two runs part later is kept for the tries behind it: a script may have two. What helped is named, and
+only that: a cause that was not tried may be the true one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from samebits.verify.evidence import ItemAtStep, Kind
 
-MOST_TRIES = 3
-"""Two runs each: nobody waits for more than six."""
+MOST_TRIES = 4
+"""Two runs each: nobody waits for more than eight."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ SEED = Cause(
     "one seed",
     "call torch.manual_seed(0), random.seed(0) and numpy.random.seed(0) at the top of the script",
     ("seed",),
+)
+GENERATORS = Cause(
+    "one seed for every generator",
+    "give a seed to what has random numbers of its own, as in numpy.random.default_rng(0), random.Random(0) or"
+    " env.reset(seed=0), and take none from the clock",
+    ("generators",),
 )
 HASHES = Cause(
     "PYTHONHASHSEED=0",
@@ -62,13 +69,48 @@ CUDNN = Cause(
 )
 
 
-def worth_a_try(first: ItemAtStep, *, has_gpu: bool) -> tuple[Cause, ...]:
-    """The likeliest first: by where two runs part. Initial values come from random numbers alone; what parts late, in a
-    gradient, from the order of additions.
+SEEDS = (SEED, GENERATORS)
+"""No two runs get the same numbers by chance from what these take away."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What of the runs says that a cause cannot be one."""
+
+    has_gpu: bool = False
+    has_workers: bool = True
+    """Whether processes of the script's own, as loaders have them, were there at the first update."""
+    threads: int = 2
+
+
+CALLS = {"torch": "torch.manual_seed(0)", "random": "random.seed(0)", "numpy": "numpy.random.seed(0)"}
+
+
+def seed_of(one: Mapping[str, str], other: Mapping[str, str]) -> Cause:
+    """The cause that only those generators have no seed whose marks differ in two runs, if there are such."""
+    calls = [call for name, call in CALLS.items() if name in one and name in other and one[name] != other[name]]
+    return replace(SEED, advice=f"call {' and '.join(calls)} at the top of the script") if calls else SEED
+
+
+def next_cause(first: ItemAtStep, tried: Collection[Cause], conditions: Conditions) -> Cause | None:
+    """The likeliest one that was not tried, by where two runs part: initial values come from random numbers alone; what parts
+    late, in a gradient, from the order of additions.
     """
-    kernels = (DETERMINISTIC, CUDNN) if has_gpu else (DETERMINISTIC, THREADS)
+    kernels = (DETERMINISTIC, CUDNN) if conditions.has_gpu else ()
+    threads = (THREADS,) if conditions.threads > 1 and not conditions.has_gpu else ()
+    workers = (WORKERS,) if conditions.has_workers else ()
     if first.kind is Kind.INITIAL:
-        return (SEED, HASHES, WORKERS)
-    if first.step == 1:
-        return (SEED, WORKERS, HASHES)
-    return (SEED, *kernels) if has_gpu else (SEED, WORKERS, THREADS)
+        order = (SEED, GENERATORS, HASHES, *workers)
+    elif first.step == 1:
+        order = (SEED, GENERATORS, *workers, HASHES, *kernels, *threads)
+    else:
+        order = (SEED, *kernels, *threads, GENERATORS, *workers, HASHES)
+    return next((one for one in order if one not in tried), None) if len(tried) < MOST_TRIES else None
+
+
+def names(causes: tuple[Cause, ...]) -> str:
+    return " and ".join(cause.name for cause in causes)
+
+
+def advice(causes: tuple[Cause, ...]) -> str:
+    return "; ".join(cause.advice for cause in causes)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from samebits.machine.visible import visible
 from samebits.verify.repeat.operators import Parting, Why
-from samebits.verify.repeat.result import Apart, Repeated, Verdict
+from samebits.verify.repeat.result import Apart, Repeated, Tried, Verdict
 from samebits.verify.report import BAD, EXPECTED, GOOD, print_folder, print_lines, print_missing
 
 STYLES = {Verdict.SAME: GOOD, Verdict.DIFFERENT: BAD, Verdict.CANNOT_TELL: EXPECTED}
@@ -50,12 +50,20 @@ def sentences(result: Repeated) -> Iterator[tuple[str, str]]:
     for one in result.tried:
         if one.helped:
             yield f"tried {one.name}: the bits are the same then; {one.advice}", GOOD
+        elif one.until:
+            yield f"tried {one.name}: they part later then, at {one.until}; {one.advice}", ""
         else:
-            yield f"tried {one.name}: {'they differ all the same' if one.helped is False else 'the run failed'}", "dim"
+            yield f"tried {one.name}: {_no_help(one)}", "dim"
     if result.facts:
         yield f"conditions that differ: {'; '.join(result.facts)}", ""
     if result.saved_to:
         yield f"saved to {result.saved_to}", ""
+
+
+def _no_help(tried: Tried) -> str:
+    if tried.helped is None:
+        return "the run failed"
+    return "two runs were the same by chance, it changes nothing" if tried.is_idle else "they differ all the same"
 
 
 def _apart(apart: Apart) -> Iterator[tuple[str, str]]:

@@ -59,6 +59,10 @@ class Tried:
     advice: str
     helped: bool | None
     """None: a run with it failed."""
+    until: str = ""
+    """Where the two runs part then, if that is later than without it."""
+    is_idle: bool = False
+    """Whether they are the same, but as a run without it: by chance."""
 
 
 @dataclass
@@ -164,6 +168,12 @@ def compare(left: tuple[str, Evidence], right: tuple[str, Evidence]) -> Apart | 
                 )
             )  # fmt: skip
     return min(found, key=lambda apart: apart.place.step, default=None)
+
+
+def how_far(apart: Apart, evidence: Evidence) -> tuple[int, int]:
+    """How far two runs come before they part; a larger one is later."""
+    places = list(_rank_of(evidence, apart.rank))
+    return apart.place.step, places.index(apart.place) if apart.place in places else len(places)
 
 
 def _with_like_states(one: Recorded, other: Recorded) -> tuple[Recorded, Recorded]:

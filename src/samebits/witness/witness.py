@@ -71,7 +71,7 @@ class Witness:
         self._operators: Operators | None = None
         self._hooks: list[RemovableHandle] = []
         self._has_left = False
-        self._seeds: dict[str, str] = {}
+        self._seeds = Seeds()
         self._has_workers = False
         """Whether other processes of the script were there at the first update."""
         self._updates, self._updates_of_a_step = 0, 0
@@ -178,7 +178,7 @@ class Witness:
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
                 self._updates, self._updates_of_a_step = 0, 0
             self._began_s = time.perf_counter()
-            self._seeds = seeds()
+            self._seeds.mark()
             self._has_workers = bool(multiprocessing.active_children())
             self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
@@ -200,9 +200,8 @@ class Witness:
     def _finish(self, *, is_cut: bool) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        drawn = {name: seed for name, seed in self._seeds.items() if is_drawn_from(name)}
         times = {"spent_s": self._spent_s, "took_s": took_s}
-        end = {"end": self._step, "cut": is_cut, **times, "workers": self._has_workers, "drawn": drawn}
+        end = {"end": self._step, "cut": is_cut, **times, "workers": self._has_workers, "drawn": self._seeds.drawn()}
         self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
@@ -245,28 +244,36 @@ def not_moved(root: str, place: str) -> list[str]:
     return sorted(one for one in files if in_commit(one, root, place))
 
 
-FRESH = 624
-"""Where a Mersenne Twister stands of which nobody has drawn since its seed."""
+class Seeds:
+    """Which of the generators that scripts use without a word have no seed: begun when torch has been imported."""
+
+    FRESH = 623
+    """Where NumPy's stands that has neither a seed nor been drawn from."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()[1]
+        self._marks: dict[str, str] = {}
+
+    def mark(self) -> None:
+        """Keep what differs between two runs where nobody gave a generator a seed."""
+        self._marks = {"torch": str(torch.initial_seed()), "random": repr(random.getstate()[1])}
+        if (state := _numpy_state()) is not None:
+            self._marks["numpy"] = repr((*state[1].tolist(), *state[2:]))
+
+    def drawn(self) -> dict[str, str]:
+        """Hashes of the marks of those that were used, or were given a seed, up to now."""
+        names = ["torch", *["random"] * (random.getstate()[1] != self._python)]
+        if (state := _numpy_state()) is not None and state[2] != self.FRESH:
+            names.append("numpy")
+        # What came behind the mark is like nothing else.
+        marks = {name: self._marks.get(name, f"{os.getpid()} {time.time_ns()}") for name in names}
+        return {name: blake2b(mark.encode(), digest_size=16).hexdigest() for name, mark in marks.items()}
 
 
-def _states() -> dict[str, tuple[Any, ...]]:
-    """Those of the generators of Python and NumPy that scripts use without a word: words, place among them."""
-    states = {"random": random.getstate()[1]}
+def _numpy_state() -> Any:
     numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None and (state := numpy.get_state())[0] == "MT19937":
-        states["numpy"] = (*state[1].tolist(), state[2])
-    return states
-
-
-def seeds() -> dict[str, str]:
-    """What differs between two runs where nobody gave the generator a seed."""
-    own = {name: blake2b(repr(state).encode(), digest_size=16).hexdigest() for name, state in _states().items()}
-    return {"torch": str(torch.initial_seed()), **own}
-
-
-def is_drawn_from(name: str) -> bool:
-    """Whether the script has random numbers of it."""
-    return name == "torch" or _states().get(name, (FRESH,))[-1] != FRESH
+    state = None if numpy is None else numpy.get_state()
+    return state if state is not None and state[0] == "MT19937" else None
 
 
 def facts() -> dict[str, Any]:

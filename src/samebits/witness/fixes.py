@@ -14,17 +14,23 @@ import torch
 from torch.utils.data import DataLoader
 
 
-def _seed() -> None:
-    """All generators that scripts use without a word."""
+def _torch() -> None:
     torch.manual_seed(0)
+
+
+def _random() -> None:
     random.seed(0)
+
+
+def _numpy() -> None:
     with suppress(ImportError):
         importlib.import_module("numpy").random.seed(0)
 
 
 def _generators() -> None:
     """Every seed is 0: what the script seeds itself, and what would take a seed from the system or the clock."""
-    _seed()
+    for own in (_torch, _random, _numpy):
+        own()
     of_torch, of_python, of_class = torch.manual_seed, random.seed, random.Random.seed
 
     def manual_seed(seed: Any) -> torch.Generator:
@@ -78,7 +84,9 @@ def _cudnn() -> None:
 
 
 FIXES: dict[str, Callable[[], None]] = {
-    "seed": _seed,
+    "torch": _torch,
+    "random": _random,
+    "numpy": _numpy,
     "generators": _generators,
     "workers": _workers,
     "threads": _threads,

@@ -32,7 +32,7 @@ class Cause:
 SEED = Cause(
     "one seed",
     "call torch.manual_seed(0), random.seed(0) and numpy.random.seed(0) at the top of the script",
-    ("seed",),
+    ("torch", "random", "numpy"),
 )
 GENERATORS = Cause(
     "one seed for every generator",
@@ -69,7 +69,7 @@ CUDNN = Cause(
 )
 
 
-SEEDS = (SEED, GENERATORS)
+SEEDS = (SEED.name, GENERATORS.name)
 """No two runs get the same numbers by chance from what these take away."""
 
 
@@ -81,15 +81,21 @@ class Conditions:
     has_workers: bool = True
     """Whether processes of the script's own, as loaders have them, were there at the first update."""
     threads: int = 2
+    seeds: tuple[Cause, ...] = (SEED,)
+    """The likeliest first: one that gives a seed to few generators, then all of them."""
 
 
 CALLS = {"torch": "torch.manual_seed(0)", "random": "random.seed(0)", "numpy": "numpy.random.seed(0)"}
 
 
-def seed_of(one: Mapping[str, str], other: Mapping[str, str]) -> Cause:
-    """The cause that only those generators have no seed whose marks differ in two runs, if there are such."""
-    calls = [call for name, call in CALLS.items() if name in one and name in other and one[name] != other[name]]
-    return replace(SEED, advice=f"call {' and '.join(calls)} at the top of the script") if calls else SEED
+def seeds_of(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Cause, ...]:
+    """The cause that only those generators have no seed whose marks differ in two runs, if there are such; then all of them."""
+    names = tuple(name for name in CALLS if name in one and name in other and one[name] != other[name])
+    if len(names) in (0, len(CALLS)):
+        return (SEED,)
+    # One that was given a seed late may have been drawn from before: the next one gives it to all.
+    advice = f"call {' and '.join(CALLS[name] for name in names)} at the top of the script"
+    return replace(SEED, advice=advice, fixes=names), SEED
 
 
 def next_cause(first: ItemAtStep, tried: Collection[Cause], conditions: Conditions) -> Cause | None:
@@ -98,19 +104,20 @@ def next_cause(first: ItemAtStep, tried: Collection[Cause], conditions: Conditio
     """
     kernels = (DETERMINISTIC, CUDNN) if conditions.has_gpu else ()
     threads = (THREADS,) if conditions.threads > 1 and not conditions.has_gpu else ()
+    seeds = (*conditions.seeds, GENERATORS)
     workers = (WORKERS,) if conditions.has_workers else ()
     if first.kind is Kind.INITIAL:
-        order = (SEED, GENERATORS, HASHES, *workers)
+        order = (*seeds, HASHES, *workers)
     elif first.step == 1:
-        order = (SEED, GENERATORS, *workers, HASHES, *kernels, *threads)
+        order = (*seeds, *workers, HASHES, *kernels, *threads)
     else:
-        order = (SEED, *kernels, *threads, GENERATORS, *workers, HASHES)
+        order = (*conditions.seeds, *kernels, *threads, GENERATORS, *workers, HASHES)
     return next((one for one in order if one not in tried), None) if len(tried) < MOST_TRIES else None
 
 
 def names(causes: tuple[Cause, ...]) -> str:
-    return " and ".join(cause.name for cause in causes)
+    return " and ".join(dict.fromkeys(cause.name for cause in causes))
 
 
 def advice(causes: tuple[Cause, ...]) -> str:
-    return "; ".join(cause.advice for cause in causes)
+    return "; ".join(dict.fromkeys(cause.advice for cause in causes))

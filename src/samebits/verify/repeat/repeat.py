@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.verify.evidence import Kind
-from samebits.verify.repeat.causes import SEED, SEEDS, Cause, Conditions, advice, names, next_cause, seed_of
+from samebits.verify.repeat.causes import SEEDS, Cause, Conditions, advice, names, next_cause, seeds_of
 from samebits.verify.repeat.operators import Parting, Why, first_parting, read_operators, with_values
 from samebits.verify.repeat.recorded import Made, read_made
 from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare, how_far
@@ -175,10 +175,15 @@ def _try_causes(proof: Proof, runs: Runs, result: Repeated, made: list[Made]) ->
     assert result.apart is not None
     apart, kept, tried = result.apart, (), []  # type: Apart, tuple[Cause, ...], list[Cause]
     facts = made[0].facts
-    conditions = Conditions("device" in facts, any(one.has_workers for one in made), int(facts.get("threads", 2)))
+    conditions = Conditions(
+        "device" in facts,
+        any(one.has_workers for one in made),
+        int(facts.get("threads", 2)),
+        seeds_of(made[0].drawn, made[-1].drawn),
+    )
     while (cause := next_cause(apart.place, tried, conditions)) is not None:
         tried.append(cause)
-        causes = (*kept, seed_of(made[0].drawn, made[1].drawn) if cause is SEED and len(made) > 1 else cause)
+        causes = (*kept, cause)
         try:
             both = [_made_without(proof, runs, causes, number) for number in (1, 2)]
         except NothingToCompareError:
@@ -186,7 +191,7 @@ def _try_causes(proof: Proof, runs: Runs, result: Repeated, made: list[Made]) ->
             continue
         later = compare(*((one.label, one.evidence) for one in both))
         # A seed gives other numbers than before: two runs that have the old ones were the same by chance.
-        is_idle = later is None and cause in SEEDS and any(_are_same(both[0], one) for one in made)
+        is_idle = later is None and cause.name in SEEDS and any(_are_same(both[0], one) for one in made)
         is_later = later is not None and how_far(later, both[0].evidence) > how_far(apart, made[0].evidence)
         until = str(later.place) if later is not None and is_later else ""
         result.tried.append(Tried(names(causes), advice(causes), later is None and not is_idle, until, is_idle))

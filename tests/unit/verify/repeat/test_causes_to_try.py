@@ -13,6 +13,7 @@ from samebits.verify.repeat.causes import (
     WORKERS,
     Conditions,
     next_cause,
+    seeds_of,
 )
 
 
@@ -45,3 +46,14 @@ def test_what_a_run_has_not_is_no_cause():
     assert both <= {*tries(late)}
     assert not both & {*tries(late, has_workers=False, threads=1)}
     assert HASHES.name in tries(late, has_workers=False, threads=1)
+
+
+def test_a_seed_for_few_generators_comes_before_one_for_all():
+    few, every = seeds_of({"torch": "1", "random": "2"}, {"torch": "1", "random": "3"})
+    assert few.fixes == ("random",)
+    assert "random.seed(0)" in few.advice
+    assert "torch" not in few.advice
+    assert every is SEED
+    assert seeds_of({"torch": "1"}, {"torch": "1"}) == (SEED,)
+    tried = [few]
+    assert next_cause(ItemAtStep(1, "initial a"), tried, Conditions(seeds=(few, every))) is SEED

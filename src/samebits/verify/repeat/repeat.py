@@ -199,6 +199,8 @@ def _try_causes(proof: Proof, runs: Runs, result: Repeated, made: list[Made]) ->
             return
         if later is not None and is_later:
             apart, kept, made = later, causes, both
+            # The seeds of few generators were some of what is missing: the others are tried with those of every generator.
+            tried += [one for one in conditions.seeds if one not in tried]
 
 
 def _made_without(proof: Proof, runs: Runs, causes: tuple[Cause, ...], number: int) -> Made:

@@ -1,9 +1,9 @@
-"""Twenty changes of the kind that move a loss by 1e-4, planted in plain scripts: does `samebits verify --where` name each?
+"""Twenty changes of the kind that move a loss by 1e-4, planted in scripts: does `samebits verify --where` name each?
 
     python -m benchmarks.planted [--only WORD]
 
 Each change is made in the working tree of a repository whose commit has the script without it. Right is a row whose operator is
-the one that the change touches, at the changed line. The scripts call nothing of samebits.
+the one that the change touches, at the changed line. `examples/gpt.py` is among them; the others call nothing of samebits.
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ for step in range(8):
 """
 
 
+PORTED = Path(__file__).parents[1].joinpath("examples", "gpt.py").read_text()
+"""Calls `samebits.init()`; `python` starts it on one rank."""
+
+
 @dataclass(frozen=True)
 class Planted:
     """A change and the operators that name it."""
@@ -133,12 +137,13 @@ class Planted:
 
 
 PLANTED = (
-    Planted("epsilon of a norm", GPT, "self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)", "self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, eps=1e-6)", ("aten.native_layer_norm",)),
-    Planted("another GELU", GPT, "nn.GELU()", "nn.GELU(approximate='tanh')", ("aten.gelu",)),
+    Planted("ported: epsilon of a norm", PORTED, "self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)", "self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, eps=1e-6)", ("aten.native_layer_norm",)),
+    Planted("ported: another GELU", PORTED, "F.gelu(self.up(self.norm2(hidden)))", "F.gelu(self.up(self.norm2(hidden)), approximate='tanh')", ("aten.gelu",)),
+    Planted("ported: initial value", PORTED, "self.positions.weight, std=0.1)", "self.positions.weight, std=0.101)", ("aten.normal_",)),
+    Planted("ported: dropout", PORTED, "nn.Dropout(0.05)", "nn.Dropout(0.051)", ("aten.bernoulli_", "aten.native_dropout")),
     Planted("order of a sum", GPT, "x = x + self.out(mixed", "x = self.out(mixed", ("aten.add", "aten.native_layer_norm", "aten.view")),
     Planted("scale of attention", GPT, "/ math.sqrt(WIDTH // HEADS)", "* (1 / math.sqrt(WIDTH // HEADS) + 1e-7)", ("aten.div", "aten.mul")),
     Planted("fused attention", GPT, "mixed = weights @ v", "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)", ("aten._scaled_dot_product", "aten.expand")),
-    Planted("another initial value", GPT, "std=0.02)", "std=0.021)", ("aten.normal_",)),
     Planted("another seed", GPT, "torch.manual_seed(1)", "torch.manual_seed(2)", ("aten.normal_", "aten.uniform_")),
     Planted("limit of a norm", GPT, "model.parameters(), 0.1)", "model.parameters(), 0.0999)", ("aten.mul", "aten.clamp", "aten.reciprocal", "aten.div", "aten._foreach_mul")),
     Planted("learning rate", GPT, "lr=1e-3", "lr=1.001e-3", ("aten._foreach", "aten._fused", "aten.addcdiv_", "aten.mul_")),
@@ -146,7 +151,6 @@ PLANTED = (
     Planted("a mask by another number", GPT, "-math.inf", "-3.0", ("aten.masked_fill",)),
     Planted("bias of a convolution", RESNET, "padding=1, bias=False)", "padding=1, bias=True)", ("aten.uniform_", "aten.empty", "aten.convolution")),
     Planted("momentum of statistics", RESNET, "self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)", "self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width, momentum=0.11)", ("aten.native_batch_norm", "aten._native_batch_norm")),
-    Planted("dropout", RESNET, "nn.Dropout(0.1)", "nn.Dropout(0.11)", ("aten.bernoulli_", "aten.native_dropout")),
     Planted("order of additions", RESNET, "torch.relu(x + y)", "torch.relu((x + 1e-7) + y)", ("aten.add",)),
     Planted("weight decay", RESNET, "weight_decay=1e-4", "weight_decay=2e-4", ("aten.add", "aten._foreach_add")),
     Planted("normalization of data", RESNET, "- 0.1) / 0.5", "- 0.1) / 0.501", ("aten.div",)),

@@ -9,7 +9,7 @@ from tests.architecture.parsed import nodes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "samebits"
-MOST_LINES, MOST_FILES = 83_500, 528
+MOST_LINES, MOST_FILES = 83_720, 529
 """Of the package. Who needs more says why, where the number is raised; it is meant to fall. 1,500 of them are integrations/."""
 
 
@@ -37,6 +37,7 @@ FACES = frozenset(
         "testing/frozen.py",
         "testing/short_end.py",
         "verify/repeat/commits.py",
+        "verify/repeat/terminal.py",
         "witness/fixes.py",
         "witness/moved.py",
         "witness/site/sitecustomize.py",

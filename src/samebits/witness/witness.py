@@ -7,14 +7,17 @@ parameter, and for an optimizer around another. The process ends when it begins 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import multiprocessing.util
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,9 @@ class Witness:
         self._lock = threading.RLock()
         """Threads take turns in the hooks."""
         self._exit = os._exit
+        self._seeds = Seeds()
+        self._has_workers = False
+        """Whether other processes of the script were there at the first update."""
         self._updates, self._updates_of_a_step = 0, 0
         """In this step so far, and in the one before."""
 
@@ -228,6 +234,8 @@ class Witness:
                 self._pid, self._step, self._spent_s = os.getpid(), 1, 0.0
                 self._updates, self._updates_of_a_step = 0, 0
             self._began_s = time.perf_counter()
+            self._seeds.mark()
+            self._has_workers = bool(multiprocessing.active_children())
             self._file = EvidenceFile(Path(self._wanted.folder), rank(), facts(), norms=self._wanted.norms)
             atexit.register(self._at_exit)
             # A process that multiprocessing has forked calls nothing else at its end.
@@ -248,7 +256,8 @@ class Witness:
     def _finish(self, *, is_cut: bool, is_normal: bool = True) -> None:
         self._is_over = True
         took_s = time.perf_counter() - self._began_s
-        end = {"end": self._step, "cut": is_cut, "normal": is_normal, "spent_s": self._spent_s, "took_s": took_s}
+        times = {"normal": is_normal, "spent_s": self._spent_s, "took_s": took_s}
+        end = {"end": self._step, "cut": is_cut, **times, "workers": self._has_workers, "drawn": self._seeds.drawn()}
         self._opened().write({**end, "not_moved": not_moved(*self._wanted.moved)} if self._wanted.moved else end)
 
     def _leave(self) -> None:
@@ -292,6 +301,38 @@ def not_moved(root: str, place: str) -> list[str]:
     """Files of the user's own tree that were imported although the commit has them too: an editable install names them."""
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return sorted(one for one in files if in_commit(one, root, place))
+
+
+class Seeds:
+    """Which of the generators that scripts use without a word have no seed: begun when torch has been imported."""
+
+    FRESH = 623
+    """Where NumPy's stands that has neither a seed nor been drawn from."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()[1]
+        self._marks: dict[str, str] = {}
+
+    def mark(self) -> None:
+        """Keep what differs between two runs where nobody gave a generator a seed."""
+        self._marks = {"torch": str(torch.initial_seed()), "random": repr(random.getstate()[1])}
+        if (state := _numpy_state()) is not None:
+            self._marks["numpy"] = repr((*state[1].tolist(), *state[2:]))
+
+    def drawn(self) -> dict[str, str]:
+        """Hashes of the marks of those that were used, or were given a seed, up to now."""
+        names = ["torch", *["random"] * (random.getstate()[1] != self._python)]
+        if (state := _numpy_state()) is not None and state[2] != self.FRESH:
+            names.append("numpy")
+        # What came behind the mark is like nothing else.
+        marks = {name: self._marks.get(name, f"{os.getpid()} {time.time_ns()}") for name in names}
+        return {name: blake2b(mark.encode(), digest_size=16).hexdigest() for name, mark in marks.items()}
+
+
+def _numpy_state() -> Any:
+    numpy: Any = sys.modules.get("numpy.random")
+    state = None if numpy is None else numpy.get_state()
+    return state if state is not None and state[0] == "MT19937" else None
 
 
 def facts() -> dict[str, Any]:

@@ -93,6 +93,7 @@ def test_what_differs_is_named_with_its_step_its_operator_and_what_helped(tmp_pa
     assert operator["why"] == "input"
     assert operator["line"].endswith("train.py:13")
     assert [(one["name"], one["helped"]) for one in found["tried"]] == [("one seed", True)]
+    assert found["tried"][0]["advice"] == "call random.seed(0) at the top of the script", "torch has a seed"
 
 
 @promise("what-verify-proves", "With `--against` a commit under test gives 0, 1 or 125, as `git bisect run` wants it")
@@ -213,3 +214,65 @@ def test_options_that_cannot_be_are_one_sentence_before_anything_starts(tmp_path
     code, text = verify(tmp_path, *words, json_too=False)
     assert code == 2
     assert sentence in text
+
+
+TWO_CAUSES = """
+import random
+import numpy, torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+own = numpy.random.default_rng()
+for step in range(9):
+    x = torch.randn(4, 8)
+    if step >= 2:
+        x += float(own.random())
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_cause_that_helps_a_part_of_the_way_is_kept_for_the_next_try(tmp_path):
+    (tmp_path / "train.py").write_text(TWO_CAUSES)
+    code, found = verify(tmp_path, "--steps", "4")
+    assert (code, found["difference"]["kind"]) == (1, "initial")
+    first, second = found["tried"]
+    assert (first["name"], first["helped"], first["until"]) == ("one seed", False, "step 3, gradient Linear.weight")
+    assert (second["name"], second["helped"]) == ("one seed and one seed for every generator", True)
+    assert "numpy.random.default_rng(0)" in second["advice"]
+
+
+BY_CHANCE = """
+import os
+import torch
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+parameter = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+# As a race between threads: the second run of all is another one.
+folder = os.environ["RUNS"]
+open(os.path.join(folder, str(len(os.listdir(folder)))), "w").close()
+apart = len(os.listdir(folder)) == 2
+for step in range(3):
+    optimizer.zero_grad()
+    (parameter * (2 + (apart and step == 1))).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.thorough
+def test_a_seed_that_changes_nothing_is_not_named(tmp_path, monkeypatch):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    monkeypatch.setenv("RUNS", str(folder))
+    (tmp_path / "train.py").write_text(BY_CHANCE)
+    code, found = verify(tmp_path, "--steps", "3", "--in-place")
+    assert (code, found["difference"]["step"]) == (1, 2)
+    assert [(one["name"], one["helped"], one["is_idle"]) for one in found["tried"][:2]] == [
+        ("one seed", False, True),
+        ("one seed for every generator", False, True),
+    ]

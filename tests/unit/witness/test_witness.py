@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -320,3 +322,30 @@ def test_a_digest_does_not_depend_on_where_a_tensor_lies():
     for offset in range(9):
         part = memory[offset : offset + 50_000]
         assert digest(part) == digest(part.clone()) == digest(part.clone().reshape(2, -1).t().contiguous().t())
+
+
+@pytest.mark.parametrize(
+    ("words", "without"),
+    [
+        ("torch.manual_seed(0)", []),
+        ("torch.manual_seed(0); random.random()", ["random"]),
+        ("torch.manual_seed(0); numpy.random.rand()", ["numpy"]),
+        ("torch.manual_seed(0); random.seed(1); random.random(); numpy.random.seed(1); numpy.random.rand()", []),
+        ("seed = random.randint(1, 10**9); random.seed(seed); torch.manual_seed(seed)", ["torch", "random"]),
+        ("", ["torch"]),
+    ],
+)
+def test_generators_without_a_seed_are_those_that_were_used_and_differ(words, without):
+    script = f"""
+import json, random, numpy, torch
+from samebits.witness.witness import Seeds
+seeds = Seeds()
+{words}
+seeds.mark()
+print(json.dumps(seeds.drawn()))
+"""
+    runs = [
+        json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert [name for name in runs[0] if runs[0][name] != runs[1][name]] == without

@@ -1,6 +1,7 @@
 """`samebits verify` of a script without our calls: runs are compared with runs, as the script is started without us.
 
 one run: the command, its files, its time limit      started
+what it finds at its standard input                  terminal
 what its processes recorded, read back               recorded
 all runs, the comparison, what helps                 repeat
 which causes are worth a try, in which order         causes

@@ -1,12 +1,13 @@
 """Which of the usual causes are worth a try where two runs of one script differ, and what each try changes.
 
-What helped is named, and only that: a cause that was not tried may be the true one.
+A cause after which two runs part later is kept for the tries behind it: a script may have two. What helped is named, and
+only that: a cause that was not tried may be the true one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from samebits.verify.evidence import ItemAtStep, Kind
 
@@ -31,7 +32,13 @@ class Cause:
 SEED = Cause(
     "one seed",
     "call torch.manual_seed(0), random.seed(0) and numpy.random.seed(0) at the top of the script",
-    ("seed",),
+    ("torch", "random", "numpy"),
+)
+GENERATORS = Cause(
+    "one seed for every generator",
+    "give a seed to what has random numbers of its own, as in numpy.random.default_rng(0), random.Random(0) or"
+    " env.reset(seed=0), and take none from the clock",
+    ("generators",),
 )
 HASHES = Cause(
     "PYTHONHASHSEED=0",
@@ -62,13 +69,55 @@ CUDNN = Cause(
 )
 
 
-def worth_a_try(first: ItemAtStep, *, has_gpu: bool) -> tuple[Cause, ...]:
-    """The likeliest first: by where two runs part. Initial values come from random numbers alone; what parts late, in a
-    gradient, from the order of additions.
+SEEDS = (SEED.name, GENERATORS.name)
+"""No two runs get the same numbers by chance from what these take away."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What of the runs says that a cause cannot be one."""
+
+    has_gpu: bool = False
+    has_workers: bool = True
+    """Whether processes of the script's own, as loaders have them, were there at the first update."""
+    threads: int = 2
+    seeds: tuple[Cause, ...] = (SEED,)
+    """The likeliest first: one that gives a seed to few generators, then all of them."""
+
+
+CALLS = {"torch": "torch.manual_seed(0)", "random": "random.seed(0)", "numpy": "numpy.random.seed(0)"}
+
+
+def seeds_of(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Cause, ...]:
+    """The cause that only those generators have no seed whose marks differ in two runs, if there are such; then all of them."""
+    names = tuple(name for name in CALLS if name in one and name in other and one[name] != other[name])
+    if len(names) in (0, len(CALLS)):
+        return (SEED,)
+    # One that was given a seed late may have been drawn from before: the next one gives it to all.
+    advice = f"call {' and '.join(CALLS[name] for name in names)} at the top of the script"
+    return replace(SEED, advice=advice, fixes=names), SEED
+
+
+def next_cause(first: ItemAtStep, tried: Collection[Cause], conditions: Conditions) -> Cause | None:
+    """The likeliest one that was not tried, by where two runs part: initial values come from random numbers alone; what parts
+    late, in a gradient, from the order of additions.
     """
-    kernels = (DETERMINISTIC, CUDNN) if has_gpu else (DETERMINISTIC, THREADS)
+    kernels = (DETERMINISTIC, CUDNN) if conditions.has_gpu else ()
+    threads = (THREADS,) if conditions.threads > 1 and not conditions.has_gpu else ()
+    seeds = (*conditions.seeds, GENERATORS)
+    workers = (WORKERS,) if conditions.has_workers else ()
     if first.kind is Kind.INITIAL:
-        return (SEED, HASHES, WORKERS)
-    if first.step == 1:
-        return (SEED, WORKERS, HASHES)
-    return (SEED, *kernels) if has_gpu else (SEED, WORKERS, THREADS)
+        order = (*seeds, HASHES, *workers)
+    elif first.step == 1:
+        order = (*seeds, *workers, HASHES, *kernels, *threads)
+    else:
+        order = (*conditions.seeds, *kernels, *threads, GENERATORS, *workers, HASHES)
+    return next((one for one in order if one not in tried), None) if len(tried) < MOST_TRIES else None
+
+
+def names(causes: tuple[Cause, ...]) -> str:
+    return " and ".join(dict.fromkeys(cause.name for cause in causes))
+
+
+def advice(causes: tuple[Cause, ...]) -> str:
+    return "; ".join(dict.fromkeys(cause.advice for cause in causes))

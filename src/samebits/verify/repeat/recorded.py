@@ -12,6 +12,8 @@ from typing import Any
 from samebits.verify.evidence import End, Evidence, ItemAtStep, Recorded, parse, parse_norms
 from samebits.verify.repeat.started import Ended
 
+NO_STEP = "no optimizer of torch made a step in a process of the script, and what a script adds to its parameters by itself is not seen"
+
 
 @dataclass(frozen=True)
 class Made:
@@ -30,6 +32,10 @@ class Made:
     spent: float
     """The part of its time from the first update on that the recording took."""
     ended: Ended
+    drawn: Mapping[str, str]
+    """A mark of the seed of each generator of the process that was drawn from."""
+    has_workers: bool
+    """Whether processes of its own were there at the first update."""
 
 
 def read_made(ended: Ended, limit_s: float) -> Made | str:
@@ -44,15 +50,13 @@ def read_made(ended: Ended, limit_s: float) -> Made | str:
     is_recorded = bool(files) and all(line.get("cut") for line in last)
     # What a script does when it is ended behind the last step, such as waiting for a process, has no bits.
     if ended.is_late and not is_recorded:
-        return f"It was ended after {limit_s:g} s (--timeout): too few steps were made.{ended.last_words}"
+        few = "too few steps were made" if files else f"until then {NO_STEP}"
+        return f"It was ended after {limit_s:g} s (--timeout): {few}.{ended.last_words}"
     if ended.code and not is_recorded:
         how = f"by signal {-ended.code}" if ended.code < 0 else f"with exit code {ended.code}"
         return f"It ended {how}.{ended.last_words}"
     if not files:
-        return (
-            "No optimizer of torch made a step in a process of the script, so there is nothing to compare."
-            f"{ended.last_words}"
-        )
+        return f"There is nothing to compare: {NO_STEP}.{ended.last_words}"
     if several := [path for path in files if not path.name.endswith(".1.jsonl")]:
         return (
             f"{len(several) + 1} processes of the script train and say that they are the same rank, so it is not known "
@@ -100,5 +104,7 @@ def _read(ended: Ended, files: list[Path]) -> Made | str:
     is_cut, is_normal = (all(end[word] for end in ends) for word in ("cut", "normal"))
     spent = max(end["spent_s"] / end["took_s"] if end["took_s"] else 0.0 for end in ends)
     evidence = Evidence(tuple(ranks), End(over=True, reached=not is_cut), norms)
-    steps = min(end["end"] for end in ends)
-    return Made(ended.label, evidence, facts, steps, is_cut, is_normal, ended.seconds, spent, ended)
+    steps, has_workers = min(end["end"] for end in ends), any(end.get("workers") for end in ends)
+    drawn = ends[0].get("drawn", {})
+    how = is_cut, is_normal, ended.seconds, spent, ended
+    return Made(ended.label, evidence, facts, steps, *how, drawn, has_workers)

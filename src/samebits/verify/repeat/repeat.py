@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from samebits.verify.evidence import Kind
-from samebits.verify.repeat.causes import MOST_TRIES, Cause, worth_a_try
+from samebits.verify.repeat.causes import SEEDS, Cause, Conditions, advice, names, next_cause, seeds_of
 from samebits.verify.repeat.operators import Parting, Why, first_parting, read_operators, with_values
 from samebits.verify.repeat.recorded import Made, read_made
-from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare
+from samebits.verify.repeat.result import Apart, Repeated, Run, Tried, compare, how_far
 from samebits.verify.repeat.saved_operators import Saved
 from samebits.verify.repeat.started import Command, Runs
 from samebits.verify.saved_bits import SavedBits, fact_differences, facts_apart, write_saved
@@ -88,7 +88,7 @@ def repeat(proof: Proof, runs: Runs) -> Repeated:
         if proof.where:
             _find_operator(proof, runs, result, result.apart)
         if proof.are_equal:
-            _try_causes(proof, runs, result, result.apart, has_gpu="device" in made[0].facts)
+            _try_causes(proof, runs, result, made)
     if proof.save is not None and result.apart is None:
         write_saved(proof.save, _to_save(first, made[0]).encode())
         result.saved_to = str(proof.save)
@@ -174,27 +174,49 @@ def _operators_of(
     return first_parting(ours, theirs, step), (values[0], values[1])
 
 
-def _try_causes(proof: Proof, runs: Runs, result: Repeated, apart: Apart, *, has_gpu: bool) -> None:
-    """Run the script twice more with each likely cause taken away, until one helps."""
-    side = proof.sides[0]
-    for cause in worth_a_try(apart.place, has_gpu=has_gpu)[:MOST_TRIES]:
-        helped = _try(proof, runs, side, cause, apart)
-        result.tried.append(Tried(cause.name, cause.advice, helped))
-        if helped:
-            break
-
-
-def _try(proof: Proof, runs: Runs, side: Side, cause: Cause, apart: Apart) -> bool | None:
-    wanted = {"steps": apart.place.step, **({"fixes": list(cause.fixes)} if cause.fixes else {})}
-    both: list[Made] = []
-    for number in (1, 2):
-        label = f"with {cause.name}, run {number}"
+def _try_causes(proof: Proof, runs: Runs, result: Repeated, made: list[Made]) -> None:
+    """Run the script twice more with each likely cause taken away, until one helps; what helps a part of the way is kept."""
+    assert result.apart is not None
+    apart, kept, tried = result.apart, (), []  # type: Apart, tuple[Cause, ...], list[Cause]
+    facts = made[0].facts
+    conditions = Conditions(
+        "device" in facts,
+        any(one.has_workers for one in made),
+        int(facts.get("threads", 2)),
+        seeds_of(made[0].drawn, made[-1].drawn),
+    )
+    while (cause := next_cause(apart.place, tried, conditions)) is not None:
+        tried.append(cause)
+        causes = (*kept, cause)
         try:
-            both.append(made_of(runs, side, proof, wanted, label=label, variables=cause.variables))
+            both = [_made_without(proof, runs, causes, number) for number in (1, 2)]
         except NothingToCompareError:
-            return None
-    left, right = ((one.label, one.evidence) for one in both)
-    return compare(left, right) is None
+            result.tried.append(Tried(names(causes), advice(causes), None))
+            continue
+        later = compare(*((one.label, one.evidence) for one in both))
+        # A seed gives other numbers than before: two runs that have the old ones were the same by chance.
+        is_idle = later is None and cause.name in SEEDS and any(_are_same(both[0], one) for one in made)
+        is_later = later is not None and how_far(later, both[0].evidence) > how_far(apart, made[0].evidence)
+        until = str(later.place) if later is not None and is_later else ""
+        result.tried.append(Tried(names(causes), advice(causes), later is None and not is_idle, until, is_idle))
+        if later is None and not is_idle:
+            return
+        if later is not None and is_later:
+            apart, kept, made = later, causes, both
+            # The seeds of few generators were some of what is missing: the others are tried with those of every generator.
+            tried += [one for one in conditions.seeds if one not in tried]
+
+
+def _made_without(proof: Proof, runs: Runs, causes: tuple[Cause, ...], number: int) -> Made:
+    fixes = [fix for cause in causes for fix in cause.fixes]
+    variables = {name: value for cause in causes for name, value in cause.variables.items()}
+    wanted = {**proof.wanted, **({"fixes": fixes} if fixes else {})}
+    label = f"with {names(causes)}, run {number}"
+    return made_of(runs, proof.sides[0], proof, wanted, label=label, variables=variables)
+
+
+def _are_same(one: Made, other: Made) -> bool:
+    return compare((one.label, one.evidence), (other.label, other.evidence)) is None
 
 
 def _to_save(command: Command, made: Made) -> SavedBits:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from samebits.machine.visible import visible
 from samebits.verify.repeat.operators import operator_lines
-from samebits.verify.repeat.result import Apart, Repeated, Verdict
+from samebits.verify.repeat.result import Apart, Repeated, Tried, Verdict
 from samebits.verify.report import BAD, EXPECTED, GOOD, print_folder, print_lines, print_missing
 
 STYLES = {Verdict.SAME: GOOD, Verdict.DIFFERENT: BAD, Verdict.CANNOT_TELL: EXPECTED}
@@ -59,17 +59,24 @@ def sentences(result: Repeated) -> Iterator[tuple[str, str]]:
         yield from ((line, "") for line in operator_lines(result.parting, values=unknown))
     if result.parting_why:
         yield f"operator: not known. {result.parting_why}", ""
-    for one in result.tried:
-        if one.helped:
-            yield f"tried {one.name}: the bits are the same then; {one.advice}", GOOD
-        else:
-            yield f"tried {one.name}: {'they differ all the same' if one.helped is False else 'the run failed'}", "dim"
+    yield from map(_tried, result.tried)
     if hard := [run.label for run in result.runs if not run.is_normal]:
         yield f"compared up to os._exit, with which {' and '.join(hard)} ended, not as a Python process ends", ""
     if result.facts:
         yield f"conditions that differ: {'; '.join(result.facts)}", ""
     if result.saved_to:
         yield f"saved to {result.saved_to}", ""
+
+
+def _tried(one: Tried) -> tuple[str, str]:
+    if one.helped:
+        return f"tried {one.name}: the bits are the same then; {one.advice}", GOOD
+    if one.until:
+        return f"tried {one.name}: they part later then, at {one.until}; {one.advice}", ""
+    if one.helped is None:
+        return f"tried {one.name}: the run failed", "dim"
+    why = "two runs were the same by chance, it changes nothing" if one.is_idle else "they differ all the same"
+    return f"tried {one.name}: {why}", "dim"
 
 
 def _apart(apart: Apart) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,10 @@ class Tried:
     advice: str
     helped: bool | None
     """None: a run with it failed."""
+    until: str = ""
+    """Where the two runs part then, if that is later than without it."""
+    is_idle: bool = False
+    """Whether they are the same, but as a run without it: by chance."""
 
 
 @dataclass
@@ -196,6 +200,12 @@ def _ended_before(left: tuple[str, Evidence], right: tuple[str, Evidence], steps
         if one.end.reached and _steps(one) == steps and goes_on:
             return Apart(left[0], right[0], 0, ItemAtStep(steps + 1, "script step"), (None, None), None, 1, 1, ended)
     return None
+
+
+def how_far(apart: Apart, evidence: Evidence) -> tuple[int, int]:
+    """How far two runs come before they part; a larger one is later."""
+    places = list(_rank_of(evidence, apart.rank))
+    return apart.place.step, places.index(apart.place) if apart.place in places else len(places)
 
 
 def _with_like_states(one: Recorded, other: Recorded) -> tuple[Recorded, Recorded]:

@@ -23,6 +23,7 @@ from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.leftovers import descendants, kill
 from samebits.machine.private_view import PrivateView, ViewReport, make_view
 from samebits.machine.processes import ENDING, adopt_orphans, die_with_parent, tell_of_parent
+from samebits.verify.repeat.terminal import nothing_to_read
 
 SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
 OFFLINE = {
@@ -179,12 +180,12 @@ class Runs:
 
         began = time.monotonic()
         try:
-            with (own / "output.log").open("wb") as log:
+            with (own / "output.log").open("wb") as log, nothing_to_read() as read:
                 code, is_late = _run(
                     command.words(script),
                     environment,
                     (here, enter),
-                    log.fileno(),
+                    (read, log.fileno()),
                     self._limit_s,
                 )
         finally:
@@ -199,17 +200,18 @@ def _run(
     words: Sequence[str],
     environment: Mapping[str, str],
     place: tuple[str, Callable[[], None]],
-    log: int,
+    streams: tuple[int, int],
     limit_s: float,
 ) -> tuple[int, bool]:
     """Its exit code, and whether it had to be ended."""
     folder, enter = place
+    read, log = streams
     before = set(descendants(os.getpid()))
     process = subprocess.Popen(
         words,
         env=dict(environment),
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        stdin=read,
         stdout=log,
         stderr=log,
         start_new_session=True,

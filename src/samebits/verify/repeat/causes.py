@@ -111,7 +111,7 @@ def next_cause(first: ItemAtStep, tried: Collection[Cause], conditions: Conditio
     elif first.step == 1:
         order = (*seeds, *workers, HASHES, *kernels, *threads)
     else:
-        order = (*conditions.seeds, *kernels, *threads, GENERATORS, *workers, HASHES)
+        order = (*conditions.seeds, *kernels, *threads, *workers, GENERATORS, HASHES)
     return next((one for one in order if one not in tried), None) if len(tried) < MOST_TRIES else None
 
 

@@ -166,7 +166,7 @@ def copy_state(state: Path, place: Path) -> None:
                 shutil.copy2(one, copy)
     except OSError as error:
         problem = f"{visible(str(state))} cannot be copied to {place}: {error.strerror}."
-        raise UsageError(problem, "Free space there, or let TMPDIR name another folder.") from None
+        raise UsageError(problem, "Set TMPDIR to a folder with more space.") from None
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ def start(options: dict[str, Any]) -> NoReturn:
             progress.say_stopped(int(code or 1))
             trials.remove()
             sys.exit(code)
+        except UsageError:
+            trials.remove()
+            raise
         if found.is_there:
             trials.remove()
         else:

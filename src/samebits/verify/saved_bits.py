@@ -84,7 +84,7 @@ def damaged(path: str) -> UsageError:
     )
 
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """A hostile file may hold anything, and be nested deeper than json reads."""
 
 

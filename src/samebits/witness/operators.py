@@ -29,6 +29,8 @@ UNWRITTEN = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
 """Their results hold what was in memory before."""
 OWN_MEMORY = ("rnn", "cudnn", "miopen")
 """In names of operators that hand memory of their own, in bytes, to their backward: only parts of it are written."""
+COMPUTE_NOTHING = ("torch/_dynamo/convert_frame.py", "torch/multiprocessing/reductions.py")
+"""What compiles, and what takes in tensors of other processes: when these arrive is chance."""
 MOST_VALUES = 1 << 20
 """Of results with more elements the first ones are written."""
 _PLAIN = (int, str, bool, torch.dtype, torch.device, type(None))
@@ -204,8 +206,7 @@ def _line(own: tuple[str, ...], fetching: tuple[str, ...]) -> tuple[str, bool] |
     first, is_backward = "", False
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith("torch/_dynamo/convert_frame.py"):
-            # What compiling itself calls computes nothing.
+        if file.endswith(COMPUTE_NOTHING):
             return None
         if file.endswith(("torch/autograd/graph.py", "torch/autograd/__init__.py")) and frame.f_code.co_name in (
             "_engine_run_backward",

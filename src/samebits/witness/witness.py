@@ -244,8 +244,11 @@ class Witness:
 
     def _at_exit(self, *, is_normal: bool = True) -> None:
         """The script has ended by itself."""
+        if self._pid != os.getpid():
+            # A process that was forked off and does not train, such as a loader's worker, has the operators of this one.
+            return
         self._end_operators()
-        if self._pid == os.getpid() and not self._is_over and self._file is not None and self._updated:
+        if not self._is_over and self._file is not None and self._updated:
             with _quiet():
                 for optimizer, _ in self._optimizers.values():
                     self._record_state(self._file, optimizer)

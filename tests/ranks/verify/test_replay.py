@@ -150,6 +150,34 @@ def test_a_step_that_the_script_never_makes_is_not_reached(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "changed", [{"lanes": float("inf")}, {"lanes": 10**9}, {"lanes": 0}, {"not_exact": None}], ids=str
+)
+def test_decisions_that_no_run_makes_are_a_sentence_and_start_nothing(
+    place: Path, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    shutil.copytree(place / "samebits-runs" / "exp1", tmp_path / "exp1")
+    decided = next(tmp_path.glob("exp1/*/decided.json"))
+    told = {**json.loads(decided.read_text()), **changed}
+    decided.write_text(json.dumps({name: value for name, value in told.items() if value is not None}))
+    assert (
+        "is not a run folder of this version." in replayed(place, str(tmp_path / "exp1"), "--step", "3", code=2).stderr
+    )
+
+
+def test_a_state_is_copied_without_links_to_folders_and_pipes_and_the_run_may_be_named_from_elsewhere(
+    place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "samebits-runs" / "exp1", tmp_path / "exp1")
+    state = tmp_path / "exp1" / "states" / "step-00000004"
+    (state / "loop").symlink_to("..")
+    (state / "dangling").symlink_to("nowhere")
+    os.mkfifo(state / "pipe")
+    told = json.loads(replayed(tmp_path, "exp1", "--step", "6", "--json", code=0).stdout)
+    assert (told["begins_after_step"], told["values_compared"]) == (4, 2)
+    assert told["run"].startswith("exp1/")
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["exp1", "--step", "0"], "--step must be at least 1, but is 0."),

@@ -148,6 +148,25 @@ def test_a_step_s_operators_are_those_from_the_update_before_to_its_own(recorded
     assert all(line["line"].rpartition(":")[0] == __file__ for line in lines if "backward" in line["name"])
 
 
+def test_operators_are_those_of_the_process_that_trains_and_not_when_batches_arrive(recorded, tmp_path):
+    def train():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.randn(32, 4))
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork"):
+            optimizer.zero_grad()
+            model(batch).mean().backward()
+            optimizer.step()
+
+    recorded(train, steps=2, operators_of=1)
+    # The loader has ended its workers.
+    [path] = tmp_path.glob("operators-*.jsonl")
+    names = [json.loads(line)["name"] for line in path.read_text().splitlines()]
+    assert "aten.addmm.default" in names
+    assert "aten.add_.Tensor" in names
+    assert not [name for name in names if name.startswith("aten.set_")]
+
+
 def test_memory_that_nobody_wrote_to_is_no_input(recorded, tmp_path):
     def train():
         weight = nn.Parameter(torch.empty(8).uniform_())

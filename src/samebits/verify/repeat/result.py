@@ -119,7 +119,8 @@ class Repeated:
         """What this says nothing about."""
         behind = f"what lies behind step {self.steps}" if any(run.is_cut for run in self.runs) else ""
         behind = f"steps other than step {self.recorded_step}" if self.recorded_step is not None else behind
-        ranks = "ranks but 0" if self.against and (self.num_processes or 1) > 1 else ""
+        is_one = self.against or self.recorded_step is not None
+        ranks = "ranks but 0" if is_one and (self.num_processes or 1) > 1 else ""
         others = "other numbers of processes (a script with samebits.init() has the same bits on any)"
         return [one for one in (behind, ranks, "what no optimizer updates", others) if one]
 

@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from samebits.launcher.states.description import COMPLETE, summary_of
 from samebits.launcher.states.places import Found
 from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.visible import visible
+from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
 from samebits.verify.replay.values import Logged, logged_in
@@ -101,6 +102,9 @@ def _starts(newest: Run) -> Sequence[Run]:
 def _described(run: Run, logged: Logged) -> PastRun:
     plan, decided = read_json(run.folder.plan), read_json(run.folder.decided)
     name = visible(str(run.folder.path))
+    # The process goes to the script's folder.
+    run = replace(run, folder=RunFolder(run.folder.path.absolute()))
+    not_ours = UsageError(f"{name} is not a run folder of this version.", "Name another run.")
     if plan.get("function"):
         raise UsageError(f"{name} called a function of a program, which cannot be called again.", "Name another run.")
     if not decided:
@@ -125,10 +129,13 @@ def _described(run: Run, logged: Logged) -> PastRun:
             tuple(unsaved(run.folder, "sentences")),
             _states_of(run.folder, decided),
         )
-    except (KeyError, TypeError, ValueError):
-        raise UsageError(f"{name} is not a run folder of this version.", "Name another run.") from None
-    if decided["not_exact"]:
-        raise UsageError(f"{name} has no bits that could come again: {decided['not_exact']}", "Name another run.")
+        not_exact = decided["not_exact"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise not_ours from None
+    if not 0 < found.lanes <= MOST_LANES:
+        raise not_ours
+    if not_exact:
+        raise UsageError(f"{name} has no bits that could come again: {visible(str(not_exact))}", "Name another run.")
     if not found.place.is_dir():
         raise UsageError(
             f"{name} ran in {visible(str(found.place))}, which is not there.",
@@ -149,9 +156,17 @@ def _states_of(folder: RunFolder, decided: Mapping[str, Any]) -> dict[int, Path]
 
 
 def copy_state(state: Path, place: Path) -> None:
-    """Put a copy of a state into the folder `place`, so that nothing of the run is touched."""
-    place.mkdir(parents=True)
-    shutil.copytree(state, place / state.name)
+    """Put a copy of a state into the folder `place`, so that nothing of the run is touched. Raises UsageError."""
+    copy = place / state.name
+    try:
+        copy.mkdir(parents=True)
+        for one in state.iterdir():
+            # Links may lead to folders and devices.
+            if one.is_file():
+                shutil.copy2(one, copy)
+    except OSError as error:
+        problem = f"{visible(str(state))} cannot be copied to {place}: {error.strerror}."
+        raise UsageError(problem, "Set TMPDIR to a folder with more space.") from None
 
 
 @dataclass(frozen=True)

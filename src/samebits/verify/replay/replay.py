@@ -18,7 +18,7 @@ from samebits.protocol.saving import Saving
 from samebits.protocol.script_files import ScriptFiles
 from samebits.verify.interruption import NEVER
 from samebits.verify.replay.past_run import PastRun, copy_state, seen_in
-from samebits.verify.replay.values import Compared, compare_values, logged_in
+from samebits.verify.replay.values import ABSENT, Compared, compare_values, logged_in
 from samebits.verify.result import CANNOT_TELL
 
 
@@ -127,7 +127,8 @@ def _note(found: Replayed, trial: Trial, past: PastRun) -> None:
         elif seen.last < found.step:
             found.why = f"The script came to its end after step {seen.last}."
         found.is_there = not found.why
-    found.compared = compare_values(past.logged, logged_in(read_lines(trial.folder.metrics)))
+    whole = range(found.begins_after + 1, found.step if found.is_there else 0)
+    found.compared = compare_values(past.logged, logged_in(read_lines(trial.folder.metrics)), whole)
 
 
 def forward_line(log: Path, script: Path) -> str:
@@ -144,4 +145,4 @@ def forward_line(log: Path, script: Path) -> str:
 
 def text_of(value: Any) -> str:
     """A value as it stands in `metrics.jsonl`."""
-    return "not finite" if value is None else json.dumps(value)
+    return "not finite" if value is None else value if value is ABSENT else json.dumps(value)

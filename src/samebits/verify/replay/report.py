@@ -59,7 +59,7 @@ def _sentences(found: Replayed) -> Iterator[tuple[str, str]]:
         values = f"{compared.count} value{'s' * (compared.count != 1)}"
         yield f"{values} of {steps} came again, to the last bit: {', '.join(compared.names)}", ""
     elif other is None and found.is_there:
-        yield "The run logged nothing in these steps (run.log), so there was nothing to compare.", ""
+        yield "The run logged no finite value in these steps (run.log), so there was nothing to compare.", ""
     if other is not None:
         there, here = text_of(other.recorded), text_of(other.replayed)
         yield f"{other.name} of step {other.step} was {there}, and is {here} now", BAD

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from samebits.protocol.metric_lines import PLACES
 
 Logged = Mapping[int, Mapping[str, list[Any]]]
 """By step and name, each value of it in the order in which it was logged; None for one that was not finite."""
+ABSENT = "not logged"
+"""In place of a value that one side did not log."""
 
 
 def logged_in(lines: Iterable[Mapping[str, Any]]) -> Logged:
@@ -30,7 +33,7 @@ class OtherValue:
     step: int
     name: str
     recorded: Any
-    """None: not finite, or nothing of that name was logged."""
+    """None: not finite."""
     replayed: Any
 
 
@@ -39,7 +42,7 @@ class Compared:
     """What the comparison found."""
 
     count: int
-    """Values that are the same."""
+    """Values that are the same; of two that are not finite nobody knows."""
     first: int
     """The first step of which a value was compared; 0 where none was."""
     last: int
@@ -47,23 +50,28 @@ class Compared:
     other: OtherValue | None = None
 
 
-def compare_values(recorded: Logged, replayed: Logged) -> Compared:
+def compare_values(recorded: Logged, replayed: Logged, whole: Container[int] = ()) -> Compared:
     """Compare each value of the replay with the recorded one; steps of which nothing was recorded are passed over.
 
-    JSON has as many digits as tell each float from all others, so equal numbers are equal bits.
+    JSON has as many digits as tell each float from all others, so numbers with equal texts are equal bits.
+
+    Args:
+        recorded: by the run.
+        replayed: by the replay.
+        whole: steps that the replay has made with all that the script does behind them: nothing recorded may be missing there.
     """
-    count, steps, names = 0, list[int](), dict[str, None]()
-    for step in sorted(set(recorded) & set(replayed)):
-        for name, values in replayed[step].items():
-            there = recorded[step].get(name, [])
-            for number, value in enumerate(values):
-                if number >= len(there) or there[number] != value:
-                    other = OtherValue(step, name, there[number] if number < len(there) else None, value)
-                    return _compared(count, steps, names, other)
-                count += 1
-                names[name] = None
-        steps.append(step)
-    return _compared(count, steps, names, None)
+    count, steps, names = 0, dict[int, None](), dict[str, None]()
+    for step in sorted(recorded):
+        then, now = recorded[step], replayed.get(step, {})
+        for name in dict.fromkeys((*now, *(then if step in whole else ()))):
+            for there, here in zip_longest(then.get(name, ()), now.get(name, ()), fillvalue=ABSENT):
+                if here is ABSENT and step not in whole:
+                    break
+                if repr(there) != repr(here):
+                    return _compared(count, [*steps], names, OtherValue(step, name, there, here))
+                if here is not None:
+                    count, names[name], steps[step] = count + 1, None, None
+    return _compared(count, [*steps], names, None)
 
 
 def _compared(count: int, steps: list[int], names: Mapping[str, None], other: OtherValue | None) -> Compared:

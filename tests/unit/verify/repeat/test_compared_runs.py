@@ -6,7 +6,7 @@ import pytest
 
 from samebits.verify.evidence import End, Evidence, ItemAtStep
 from samebits.verify.repeat.recorded import Made, read_made
-from samebits.verify.repeat.result import compare
+from samebits.verify.repeat.result import Repeated, compare
 from samebits.verify.repeat.started import Ended
 
 
@@ -63,3 +63,9 @@ def test_threads_that_train_at_once_are_nothing_to_compare(tmp_path):
     (tmp_path / "rank-00000.1.jsonl").write_text("\n".join(lines))
     found = read_made(Ended("run 1", tmp_path, 1, seconds=9.0, is_late=True), 5.0)
     assert "Two threads of one process train at once, one and other" in found
+
+
+@pytest.mark.parametrize("known", [{"recorded_step": 3}, {"against": "bits.json"}], ids=str)
+def test_ranks_whose_bits_are_in_no_file_are_named(known):
+    assert "ranks but 0" in Repeated("train.py", 3, 2, **known).not_covered()
+    assert "ranks but 0" not in Repeated("train.py", 3, None, **known).not_covered()

@@ -46,6 +46,13 @@ def test_a_file_says_what_it_is(tmp_path):
     assert isinstance(read_against(tmp_path / "bits.json"), SavedBits)
 
 
+def test_a_number_that_is_none_is_a_sentence():
+    body = json.loads(saved([Operator(0, "aten.add.Tensor", "train.py:3", False, (), (), ())]).encode())
+    body["operators"][0]["number"] = float("inf")
+    with pytest.raises(UsageError, match="is damaged"):
+        operators_from(body, "ops.json")
+
+
 @given(st.integers(0), st.binary(min_size=1, max_size=1))
 def test_a_byte_that_is_another_one_is_noticed_in_operators_too(position, byte):
     text = saved([Operator(0, "aten.add.Tensor", "train.py:3", False, (), ("0" * 32,), ())]).encode()

@@ -135,6 +135,7 @@ def test_the_line_of_the_forward_is_named_whose_backward_has_a_nan(place: Path) 
     assert f"the NaN comes from the backward of {line}" in " ".join(ended.stdout.split())
 
 
+@pytest.mark.thorough
 def test_the_debugger_opens_in_the_script_at_the_first_lane_of_the_step(place: Path) -> None:
     commands = "p ('here', step.number, step.lane, tuple(inputs.shape))\nc\n"
     ended = replayed(place, "exp1", "--step", "11", "--pdb", code=0, given=commands)

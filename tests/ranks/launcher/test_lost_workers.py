@@ -119,3 +119,31 @@ def test_a_sample_that_kills_each_worker_ends_the_run_with_its_number(tmp_path: 
     block = finished.err[finished.err.index("FAILED ") :]
     assert re.search(r"sample (3|70) of the data set \(epoch 1, step \d\)", block)
     assert "the same failure at the same step would come back" in finished.err
+
+
+HALF_SENT = """
+    import os, signal, sys, torch
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 5:
+                open(f"/dev/shm/torch_{os.getpid()}_7_0", "w").close()  # what a worker makes when it sends a tensor
+                print("worker", os.getpid(), file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return torch.zeros(3)
+
+    for _ in torch.utils.data.DataLoader(Rows(), num_workers=1):
+        pass
+"""
+
+
+def test_a_worker_that_is_killed_while_it_sends_leaves_no_shared_memory(tmp_path: Path) -> None:
+    """Its own rank has reaped it, so nobody else knows its number."""
+    finished = run_script(tmp_path, HALF_SENT, "-n", "1")
+    assert finished.code == 1
+    worker = re.search(r"worker (\d+)", finished.log(0))
+    assert worker is not None
+    assert not [*Path("/dev/shm").glob(f"torch_{worker[1]}_*")]

@@ -26,7 +26,7 @@ from samebits.protocol.script_files import ScriptFiles
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
-_LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) (?:is killed by signal|ended with exit code)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 CAUSE_S = 0.3
@@ -137,16 +137,18 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.PEER
     if isinstance(error, RanksDiffer):
         return FailureKind.DAMAGE
-    return FailureKind.WORKER if _lost_worker(error) else FailureKind.SCRIPT
+    return FailureKind.WORKER if lost_worker(error) else FailureKind.SCRIPT
 
 
-def _lost_worker(error: BaseException | None) -> bool:
-    """Whether torch reports one: first that the worker "exited unexpectedly", and in its cause what killed it."""
+def lost_worker(error: BaseException | None) -> int:
+    """The number of the loader worker's process that torch reports as lost: first that it "exited unexpectedly", and in the
+    cause of that what killed it; 0 where it reports none.
+    """
     while isinstance(error, RuntimeError):
-        if _LOST_WORKER.search(str(error)):
-            return True
+        if found := _LOST_WORKER.search(str(error)):
+            return int(found[1])
         error = error.__cause__ or error.__context__
-    return False
+    return 0
 
 
 def _without_leading(trace: TracebackType | None, hidden: tuple[Path, ...]) -> TracebackType | None:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from samebits.errors import UsageError
-from samebits.machine.leftovers import MARKER, share_socket_folder
+from samebits.machine.leftovers import MARKER, remove_shared_memory, share_socket_folder
 from samebits.machine.processes import die_with_parent, let_read
 from samebits.machine.stacks import answer_into
 from samebits.protocol.environment import decode, encode_place
@@ -32,6 +32,7 @@ from samebits.protocol.journal.failure import (
     FailureKind,
     describe,
     kind_of,
+    lost_worker,
     shortened,
     user_line,
     write_failure,
@@ -184,6 +185,8 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
+    # This process has reaped it, so the nursery's sweep does not know it.
+    remove_shared_memory([worker] if (worker := lost_worker(error)) else [])
     is_written = write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)

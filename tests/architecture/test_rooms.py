@@ -13,7 +13,7 @@ MOST_LINES = {
     "integrations": 2_205,
     "launcher": 16_032,
     "machine": 2_715,
-    "protocol": 6_879,
+    "protocol": 6_888,
     "rank": 72,
     "rank/checkpoint": 6_521,
     "rank/checks": 1_635,

@@ -26,7 +26,8 @@ from samebits.protocol.script_files import ScriptFiles
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
-_LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) (?:is killed by signal|ended with exit code)")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
+_GONE_WORKERS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+(?:, ?\d+)*)\)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 CAUSE_S = 0.3
@@ -137,18 +138,26 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.PEER
     if isinstance(error, RanksDiffer):
         return FailureKind.DAMAGE
-    return FailureKind.WORKER if lost_worker(error) else FailureKind.SCRIPT
+    return FailureKind.WORKER if _lost_worker(error) else FailureKind.SCRIPT
 
 
-def lost_worker(error: BaseException | None) -> int:
-    """The number of the loader worker's process that torch reports as lost: first that it "exited unexpectedly", and in the
-    cause of that what killed it; 0 where it reports none.
-    """
+def _lost_worker(error: BaseException | None) -> bool:
+    """Whether torch reports one: first that the worker "exited unexpectedly", and in its cause what killed it."""
     while isinstance(error, RuntimeError):
-        if found := _LOST_WORKER.search(str(error)):
-            return int(found[1])
+        if _LOST_WORKER.search(str(error)):
+            return True
         error = error.__cause__ or error.__context__
-    return 0
+    return False
+
+
+def lost_workers(error: BaseException | None) -> set[int]:
+    """The processes that loaded samples and that torch reports as gone; its report may lack what ended them."""
+    found: set[int] = set()
+    while isinstance(error, RuntimeError):
+        for numbers in _GONE_WORKERS.findall(str(error)):
+            found.update(map(int, numbers.split(",")))
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _without_leading(trace: TracebackType | None, hidden: tuple[Path, ...]) -> TracebackType | None:

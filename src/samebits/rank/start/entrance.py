@@ -32,7 +32,7 @@ from samebits.protocol.journal.failure import (
     FailureKind,
     describe,
     kind_of,
-    lost_worker,
+    lost_workers,
     shortened,
     user_line,
     write_failure,
@@ -185,8 +185,8 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
-    # This process has reaped it, so the nursery's sweep does not know it.
-    remove_shared_memory([worker] if (worker := lost_worker(error)) else [])
+    # This process has reaped them, so the nursery's sweep does not know them.
+    remove_shared_memory(lost_workers(error))
     is_written = write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)

@@ -27,7 +27,6 @@ from samebits.protocol.script_files import ScriptFiles
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
-_GONE_WORKERS = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+(?:, ?\d+)*)\)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 CAUSE_S = 0.3
@@ -148,16 +147,6 @@ def _lost_worker(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def lost_workers(error: BaseException | None) -> set[int]:
-    """The processes that loaded samples and that torch reports as gone; its report may lack what ended them."""
-    found: set[int] = set()
-    while isinstance(error, RuntimeError):
-        for numbers in _GONE_WORKERS.findall(str(error)):
-            found.update(map(int, numbers.split(",")))
-        error = error.__cause__ or error.__context__
-    return found
 
 
 def _without_leading(trace: TracebackType | None, hidden: tuple[Path, ...]) -> TracebackType | None:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from samebits.errors import UsageError
-from samebits.machine.leftovers import MARKER, remove_shared_memory, share_socket_folder
+from samebits.machine.leftovers import MARKER, have_ended, remove_shared_memory, share_socket_folder
 from samebits.machine.processes import die_with_parent, let_read
 from samebits.machine.stacks import answer_into
 from samebits.protocol.environment import decode, encode_place
@@ -32,7 +32,6 @@ from samebits.protocol.journal.failure import (
     FailureKind,
     describe,
     kind_of,
-    lost_workers,
     shortened,
     user_line,
     write_failure,
@@ -185,8 +184,7 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
-    # This process has reaped them, so the nursery's sweep does not know them.
-    remove_shared_memory(lost_workers(error))
+    remove_shared_memory(_ended_workers())
     is_written = write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)
@@ -196,6 +194,15 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     if is_peer:
         _rest(STOPPED_WITHIN_S)
     return 2 if isinstance(error, UsageError) else 1
+
+
+def _ended_workers() -> list[int]:
+    """Processes of multiprocessing that this one has reaped: the nursery's sweep does not know them."""
+    found = []
+    for one in getattr(sys.modules.get("multiprocessing.process"), "_dangling", ()):
+        with suppress(ValueError):  # a closed one has no number any more
+            found.append(one.pid)
+    return [pid for pid in found if pid and have_ended({pid})]
 
 
 def _rest(seconds: float) -> None:

@@ -70,7 +70,7 @@ def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _same_place() -> Iterator[None]:
+def _same_surroundings() -> Iterator[None]:
     """What a test leaves of these fails a later test, so the test that leaves it is told.
 
     By folder and main file ranks of the test kit know which files are the user's. Kept processes of `tests.support` hold a few

@@ -20,8 +20,8 @@ Examples:
   samebits replay exp1 --step 1234 --pdb     the debugger, in the script's loop
 
 \b
-Exit code: 0; 1 when a logged value differs; 2 for a mistake in the options; 125 when
-step N was not reached; 130 for Ctrl-C."""
+Exit code: 0; 1 when a logged value differs or step N itself fails; 2 for a mistake in
+the options; 125 when step N was not reached; 130 for Ctrl-C."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

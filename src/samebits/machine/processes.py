@@ -39,7 +39,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
-def tell_of_parent(number: signal.Signals) -> None:
+def set_parent_death_signal(number: signal.Signals) -> None:
     """Get this signal, not SIGKILL, when the parent ends. SIGCONT: a process that was stopped then sees that it is alone."""
     _prctl(_PR_SET_PDEATHSIG, number)
 

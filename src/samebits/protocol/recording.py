@@ -2,6 +2,8 @@
 
 REPLAY = "replay"
 """The key of what `samebits replay` wants of ranks."""
+BODY = -1
+"""In place of the number of a lane, for operators outside of lanes."""
 AT_END = 1 << 62
 """The step number of what was recorded after the last step: above all steps, so that sorting works."""
 NAN_MARK = " nan"

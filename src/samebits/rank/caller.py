@@ -45,6 +45,14 @@ def caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def caller_frame() -> FrameType:
+    """The innermost frame outside this package and torch."""
+    frame = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame.f_back is not None and _PASSED[frame.f_code.co_filename]:
+        frame = frame.f_back
+    return frame
+
+
 def calling_file() -> str:
     """The file of the innermost frame outside this package, torch's or the user's."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds

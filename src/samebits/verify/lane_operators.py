@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samebits.launcher.trials.trials import Trial, Trials
-from samebits.protocol.recording import AT_END
+from samebits.protocol.recording import AT_END, BODY
 from samebits.protocol.run_folder import read_json
 from samebits.verify.comparison import Difference
 from samebits.verify.evidence import Kind
 from samebits.verify.explanation import Compared
 from samebits.verify.repeat.operators import Operator, Parting, Why, first_parting, read_operators, with_values
 
-BODY = -1
-"""In place of the number of a lane: what is outside of them."""
 Place = tuple[int, int]
 """How many passes of the step had begun, and the lane."""
 

@@ -111,7 +111,7 @@ def test_a_lane_with_a_bad_sample_stands_out(place: Path) -> None:
     assert 29 in worst["samples"]
     assert worst["loss"] == max(row["loss"] for row in rows) > 1e4
     text = replayed(place, "exp1", "--step", str(step), "--rows", code=0).stdout
-    assert text.startswith(f"SAME BITS step {step} of exp1/")
+    assert text.startswith(f"SAME VALUES step {step} of exp1/")
     assert "gradient norm" in text
 
 
@@ -123,7 +123,7 @@ def test_a_changed_script_is_told_by_the_first_other_value(place: Path, tmp_path
     os.utime(plan, (1, 1))
     write_script(tmp_path, SCRIPT.replace("y[29] = 1000.0", "y[29] = 1001.0"))
     ended = replayed(tmp_path, "exp1", "--step", "3", code=1)
-    assert ended.stdout.startswith("OTHER BITS step 3 of exp1/")
+    assert ended.stdout.startswith("OTHER VALUES step 3 of exp1/")
     assert "loss of step " in ended.stdout
     assert "The script was changed after that run had begun." in ended.stdout
 
@@ -140,7 +140,7 @@ def test_the_debugger_opens_in_the_script_at_the_first_lane_of_the_step(place: P
     commands = "p ('here', step.number, step.lane, tuple(inputs.shape))\nc\n"
     ended = replayed(place, "exp1", "--step", "11", "--pdb", code=0, given=commands)
     assert "('here', 11, 0, (4, 6))" in ended.stdout
-    assert "SAME BITS step 11 of exp1/" in ended.stdout
+    assert "SAME VALUES step 11 of exp1/" in ended.stdout
 
 
 @pytest.mark.thorough

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.protocol.run_folder import RunFolder
-from samebits.rank.caller import is_passed_over
+from samebits.rank.caller import caller_frame
 from samebits.rank.data.loader import LanePart
 from samebits.rank.position.observers import Observer
 from samebits.rank.position.run_state import RunState
@@ -69,7 +67,7 @@ class Replayed(Observer):
         if self._wanted.get("pdb") and self._rank == 0 and not self._has_stopped:
             self._has_stopped = True
             debugger = importlib.import_module("samebits.rank.start.debugger")
-            debugger.stop_in_script(_script_frame(), self._folder.journal(self._rank))
+            debugger.stop_in_script(caller_frame(), self._folder.journal(self._rank))
 
     def _take_lane(self, lane: int, gradients: Sequence[Tensor], weight: float, _explicit: bool) -> None:
         """A `LaneObserver`. A weight of 0: the lane has only been looked at."""
@@ -113,11 +111,3 @@ class Replayed(Observer):
         seen = {"first": self._first, "last": self._run.components.step_timer.step, "passes": self._passes}
         with self._folder.replayed(self._rank).open("w") as file:
             json.dump(seen, file, default=str)
-
-
-def _script_frame() -> FrameType:
-    """The innermost frame that is neither ours nor torch's."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
-    while frame.f_back is not None and is_passed_over(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame

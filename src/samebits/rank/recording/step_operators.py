@@ -13,13 +13,12 @@ from pathlib import Path
 
 import samebits
 from samebits.protocol.environment import RankEnvironment
+from samebits.protocol.recording import BODY
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.position.moment import LoopPosition, Region
 from samebits.witness.operators import Operators, keep_compiled_regions
 
 OWN = Path(samebits.__file__).parent
-BODY = -1
-"""In place of a lane: outside of them."""
 
 
 class StepOperators:

@@ -184,7 +184,8 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
-    remove_shared_memory(_ended_workers())
+    with suppress(Exception):  # what only tidies up hides no failure
+        remove_shared_memory(_ended_workers())
     is_written = write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)

@@ -42,7 +42,7 @@ from samebits.machine.processes import (
     die_with_parent,
     interpreter,
     interpreter_options,
-    tell_of_parent,
+    set_parent_death_signal,
 )
 from samebits.protocol.nursery_messages import (
     Broken,
@@ -322,7 +322,7 @@ def main() -> int:
     # The launcher may end while this imports: then nobody wants the rest.
     with suppress(ChannelClosed):
         channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
-        tell_of_parent(signal.SIGCONT)
+        set_parent_death_signal(signal.SIGCONT)
         task = nursery.run()
     if task is None:
         os._exit(0)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.leftovers import descendants, kill
 from samebits.machine.private_view import PrivateView, ViewReport, make_view
-from samebits.machine.processes import ENDING, adopt_orphans, die_with_parent, tell_of_parent
+from samebits.machine.processes import ENDING, adopt_orphans, die_with_parent, set_parent_death_signal
 from samebits.verify.repeat.terminal import nothing_to_read
 
 SITE = Path(__file__).resolve().parents[2] / "witness" / "site"
@@ -247,7 +247,7 @@ def _stay_above(parent: int) -> None:
         for one in ENDING:
             signal.signal(one, signal.SIG_IGN)
         signal.signal(signal.SIGUSR1, lambda *_: _end_orphans(own, parent))
-        tell_of_parent(signal.SIGUSR1)
+        set_parent_death_signal(signal.SIGUSR1)
         _end_orphans(own, parent)
         # The command waits until the script's pipe is closed.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))

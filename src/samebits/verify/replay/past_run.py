@@ -23,6 +23,8 @@ from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_line
 from samebits.protocol.saving import step_of
 from samebits.verify.replay.values import Logged, logged_in
 
+NOT_LOOKED = "the run did not come so far that anybody had looked at what its states lack."
+
 
 @dataclass(frozen=True)
 class PastRun:
@@ -126,7 +128,7 @@ def _described(run: Run, logged: Logged) -> PastRun:
             run.ranks if decided["ranks_are_fixed"] else 0,
             {key: arithmetic[key] for key in ("precision", "numerics", "allow")},
             logged,
-            tuple(unsaved(run.folder, "sentences")),
+            tuple(unsaved(run.folder, "sentences")) if run.folder.unsaved.exists() else (NOT_LOOKED,),
             _states_of(run.folder, decided),
         )
         not_exact = decided["not_exact"]

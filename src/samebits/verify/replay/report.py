@@ -36,12 +36,12 @@ def show(found: Replayed, console: Console, *, seconds: float, has_rows: bool) -
 
 def _verdict(found: Replayed) -> tuple[str, str]:
     if found.compared.other is not None:
-        return "OTHER BITS", BAD
+        return "OTHER VALUES", BAD
     if found.failed_there:
         return "FAILED IN", BAD
     if not found.is_there:
         return "NOT REACHED", EXPECTED
-    return ("SAME BITS", GOOD) if found.compared.count else ("NOT COMPARED", EXPECTED)
+    return ("SAME VALUES", GOOD) if found.compared.count else ("NOT COMPARED", EXPECTED)
 
 
 def _what(found: Replayed) -> str:

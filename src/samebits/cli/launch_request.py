@@ -26,6 +26,7 @@ from samebits.launcher.choices import OnDamage, OnStall, Recover, Recovery, Verb
 from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
+from samebits.launcher.record_facts import command_facts
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
 from samebits.launcher.sizing import Size, Wish, check_numbers, size
@@ -98,6 +99,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         own.full_traceback,
     )
     computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "")
+    if own.record:
+        computation = replace(computation, record=command_facts(own.script, own.args, is_module=own.module))
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -143,6 +146,7 @@ class RunOptions:
     stall_after: float | None = None
     snapshots: str | None = None
     prove: str | None = None
+    record: bool = False
     log_dir: str | None = None
     track: tuple[str, ...] = ()
     trace: str | None = None

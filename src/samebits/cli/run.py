@@ -54,7 +54,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
             ),
             "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
-            "Proof": ("prove",),
+            "Proof": ("prove", "record"),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
         }
     )
@@ -172,6 +172,9 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     metavar="STEPS",
     default=None,
     help="Before the run, prove its bits by short runs on 1 and 2 ranks: 3steps. [default: no]",
+)
+@click.option(
+    "--record", is_flag=True, help="Write down what each step was given and came to, so that anybody can check it."
 )
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
 @click.option(

@@ -94,6 +94,10 @@ class OpenPass:
     """What the lanes of the current pass logged: (weighted sum, weight) by name."""
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
+    fetched: list[tuple[int, int, str]] = field(default_factory=list)
+    """With a record, what this rank's lanes were given since the last pass: step, lane, digests."""
+    all_fetched: list[tuple[int, int, str]] = field(default_factory=list)
+    """The same of all ranks, until the record takes it."""
 
     def forget(self) -> None:
         """Forget what lanes left in a pass that is given up."""
@@ -197,6 +201,8 @@ class LoopState:
     """Those that nobody prepared."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
+    recorded: Mapping[str, Any] | None = None
+    """What a record says of the last step, the same on every rank: the one that writes it may be lost before it came to that."""
     is_recorded: bool = False
     """Whether `verify` has all that it wants: loops end as if the data were over."""
     looks: Looks = field(default_factory=Looks)

@@ -59,6 +59,9 @@ class Observer:
     def end_run(self) -> None:
         """The script is over, well. Collective."""
 
+    def has_bits(self, digest: str) -> None:
+        """The run is over, and so are the bits of its model, as SHA-256; on rank 0."""
+
 
 class Observers:
     """Those of a run: for each event, what is to be called."""
@@ -76,6 +79,7 @@ class Observers:
         self.left_loop = _who(observers, Observer.left_loop)
         self.saved_state = _who(observers, Observer.saved_state)
         self.end_run = _who(observers, Observer.end_run)
+        self.has_bits = _who(observers, Observer.has_bits)
 
 
 def _who(observers: tuple[Observer, ...], event: Callable[..., None]) -> tuple[Callable[..., None], ...]:

@@ -214,6 +214,14 @@ def make_replayed(environment: RankEnvironment, folder: RunFolder | None) -> Rep
     return Replayed(folder, environment.position.rank, wanted[REPLAY])
 
 
+def wanted_record(environment: RankEnvironment) -> Mapping[str, Any]:
+    """What the record is to say of the command, of `run --record` or of a replay that is audited; empty where none is wanted."""
+    if (settings := environment.settings) is None:
+        return {}
+    asked: Mapping[str, Any] = settings.evidence.get(REPLAY, {})
+    return asked.get("record", {}) if asked else settings.record
+
+
 def make_meter(
     environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer, device: torch.device
 ) -> Meter | None:

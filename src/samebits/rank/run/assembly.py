@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from samebits.machine.leftovers import compiler_cache, remove_half_written
+from samebits.protocol.arithmetic import why_not_exact
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.layout.placement import place
 from samebits.protocol.run_folder import RunFolder
@@ -19,7 +20,15 @@ from samebits.rank.position.participants import States
 from samebits.rank.position.run_state import Components, Config, Purpose, RunState
 from samebits.rank.position.step_timer import StepTimer
 from samebits.rank.recording.recorder import Recorder
-from samebits.rank.recording.recording import Recording, make_meter, make_recorder, make_replayed, trace_steps
+from samebits.rank.recording.recording import (
+    Recording,
+    make_meter,
+    make_recorder,
+    make_replayed,
+    trace_steps,
+    wanted_record,
+)
+from samebits.rank.recording.run_record import make_run_record
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
@@ -53,6 +62,8 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     recording = Recording(recorder) if recorder is not None else None
     meter = make_meter(environment, folder, step_timer, device)
     replayed = make_replayed(environment, folder)
+    why_not = why_not_exact(mesh.strategy, decided.arithmetic.numerics, decided.arithmetic.allow)
+    record = make_run_record(wanted_record(environment), folder, rank, why_not)
     components = Components(
         transport=transport,
         strategy=strategy,
@@ -62,7 +73,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         metrics=_metrics(environment, folder, step_timer),
         checks=checks,
         states=states,
-        observers=Observers(*(one for one in (recording, meter, replayed) if one is not None)),
+        observers=Observers(*(one for one in (recording, meter, record, replayed) if one is not None)),
         scaler=precision.scale,
     )
     if components.scaler is not None:
@@ -78,7 +89,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run
-    for one in (recording, replayed):
+    for one in (recording, record, replayed):
         if one is not None:
             one.attach(run)
     if meter is not None:

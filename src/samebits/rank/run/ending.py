@@ -85,6 +85,8 @@ def _write_result(run: RunState) -> None:
     digest = state_hash(run) if run.loop_state.prepared.models else ""
     if run.components.transport.rank != 0:
         return
+    for has_bits in run.components.observers.has_bits:
+        has_bits(digest)
     without = names_without(run)
     if run.config.folder is None:
         if digest and run.loop_state.notices.decisions:

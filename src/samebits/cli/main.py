@@ -30,6 +30,7 @@ COMMANDS = {
     "watch": ("samebits.cli.watch", "Show what every rank of a run is doing."),
     "diagnose": ("samebits.cli.diagnose", "Say what went wrong in a run, or does now."),
     "report": ("samebits.cli.report", "Write what there is to see of a run, or of several, into one HTML file."),
+    "audit": ("samebits.cli.audit", "Check what a run has recorded: make parts of it again."),
     "replay": ("samebits.cli.replay", "Go back to a step of a run, with its own bits."),
     "checkpoint": ("samebits.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "sbatch": ("samebits.cli.sbatch", "Write a job script for SLURM that resumes where it was stopped."),

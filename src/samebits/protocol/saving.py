@@ -25,6 +25,7 @@ def parse_steps(text: Any) -> int | None:
     return int(found[1]) if found else None
 
 
+_AT = re.compile(r"at ([0-9]{1,15}(?:,[0-9]{1,15})*)")
 _TIME = re.compile(r"([1-9][0-9]{0,14}) ?(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -36,6 +37,8 @@ class Schedule:
     steps: int = 0
     seconds: float = 0.0
     epoch: bool = False
+    at: frozenset[int] = frozenset()
+    """Behind these steps only, as an audit wants it: `at 40,80`."""
 
     @classmethod
     def parse(cls, text: Any, option: str = "save_every=") -> Schedule:
@@ -48,6 +51,8 @@ class Schedule:
             return cls(epoch=True)
         if steps := parse_steps(text):
             return cls(steps=steps)
+        if isinstance(text, str) and (listed := _AT.fullmatch(text)):
+            return cls(at=frozenset(map(int, listed[1].split(","))))
         if isinstance(text, str) and (found := _TIME.fullmatch(text)):
             return cls(seconds=int(found[1]) * _SECONDS[found[2]])
         raise UsageError(f"{option}{text!r} cannot be read.", "Write 500steps, 10min or epoch.")
@@ -56,6 +61,8 @@ class Schedule:
         """Whether to save after `step`, `seconds` after the last save."""
         if self.epoch:
             return ends_epoch
+        if self.at:
+            return step in self.at
         return step % self.steps == 0 if self.steps else seconds >= self.seconds
 
 

@@ -32,7 +32,7 @@ from samebits.protocol.record.lines import (
     unlinked,
 )
 from samebits.protocol.record.reading import FILE
-from samebits.protocol.run_folder import STATES, RunFolder
+from samebits.protocol.run_folder import STATES, RunFolder, add_line
 from samebits.rank.data.device_copies import tensors_in
 from samebits.rank.data.loader import LanePart, PreparedLoader
 from samebits.rank.data.order import EpochPlan
@@ -66,7 +66,7 @@ class RunRecord(Observer):
     """
 
     def __init__(self, folder: RunFolder, rank: int, told: Mapping[str, Any]) -> None:
-        self._folder, self._told = folder, dict(told)
+        self._folder, self._rank, self._told = folder, rank, dict(told)
         self._passes: list[PassLoss] = []
         self._late: deque[tuple[dict[str, Any], list[PassLoss]]] = deque()
         self._file: RecordFile | None = None
@@ -81,8 +81,12 @@ class RunRecord(Observer):
         run.loop_state.rates.taken = []
 
     def fetched(self, part: LanePart, batch: Any) -> None:
-        digests = f"{_of_ids(part.indices)}{_of_data(batch)}"
-        self._run.loop_state.open_pass.fetched.append((self._run.components.step_timer.step, part.lane, digests))
+        digests, step = f"{_of_ids(part.indices)}{_of_data(batch)}", self._run.components.step_timer.step
+        self._run.loop_state.open_pass.fetched.append((step, part.lane, digests))
+        if self._told.get("ids"):
+            add_line(
+                self._folder.samples(self._rank), {"step": step, "lane": part.lane, "ids": list(map(str, part.indices))}
+            )
 
     def begin_epoch(self, loader: PreparedLoader, plan: EpochPlan | None) -> None:  # noqa: ARG002 - an observer's signature
         if self._file is not None and not self._is_over and len(sys.modules) != self._num_modules:
@@ -175,7 +179,10 @@ class RunRecord(Observer):
     def _conditions_told(self) -> dict[str, Any]:
         """The arguments by their hash: a published record may leave out what they are."""
         arguments = hashlib.sha256("\0".join(self._told.get("arguments", [])).encode()).hexdigest()
-        return {**{key: value for key, value in self._told.items() if key not in OF_START[1:]}, "arguments": arguments}
+        return {
+            **{key: value for key, value in self._told.items() if key not in (*OF_START[1:], "ids")},
+            "arguments": arguments,
+        }
 
     def _note_late_files(self) -> None:
         """What was imported since the first step."""
@@ -194,7 +201,7 @@ def step_body(step: int, epoch: int, fetched: list[tuple[int, int, str]]) -> dic
         lanes[lane] = text if lane not in lanes else hashlib.sha256((lanes[lane] + text).encode()).hexdigest()
     many = max(lanes, default=0) + 1
     each = max(DIGITS // many, 1)
-    digits = "".join(_digest(lanes.get(lane, ""), min(each, 8)) for lane in range(many)) if many <= DIGITS else ""
+    digits = "-".join(_digest(lanes.get(lane, ""), min(each, 8)) for lane in range(many)) if many <= DIGITS else ""
     return {
         STEP: step,
         **({"from": first} if first != step else {}),

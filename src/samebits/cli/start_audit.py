@@ -105,7 +105,8 @@ def _replay(options: Mapping[str, Any], what: Checked, found: Audited, under_way
     told = {**settings, "module": what.is_module, "script": what.script, "args": what.args}
     machine = machine_for(settings["device"], is_quiet=True)
     program = program_from(told, found.ranks, machine, Form(options["strategy"]))
-    under_way.say(_plan_text(stretches, what))
+    if not options["quiet"]:
+        under_way.say(_plan_text(stretches, what))
     recovery = Recovery(on_stall=OnStall.STOP, resume_nonfinite=True)
     files = Files(options["in_place"], under_way.note)
     with Trials(program, progress.watch, purpose="audit", files=files, recovery=recovery) as trials:

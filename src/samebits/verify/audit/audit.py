@@ -102,6 +102,7 @@ class Audited:
             "states": [step for one in self.outcomes for step in one.states],
             "end": any(one.end for one in self.outcomes),
             "differences": [one.difference for one in self.outcomes if one.difference],
+            "samples": {str(lane): list(ids) for one in self.outcomes for lane, ids in one.samples.items()},
             "not_made": [one.why for one in self.outcomes if one.why],
             "conditions": sorted({text for one in self.outcomes for text in one.machine}),
             "program": sorted({text for one in self.outcomes for text in one.code}),

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from samebits.machine.regular_file import open_regular
+from samebits.machine.visible import visible
+from samebits.protocol.record.reading import FILE
+from samebits.protocol.run_folder import STATES, RunFolder, read_json
 
 PATIENCE_S = 5.0
 """A repository of gigabytes on a slow disk: the record goes without its commit."""
@@ -30,6 +36,19 @@ def commit_of(folder: Path) -> dict[str, str]:
         changes = _git(folder, "diff", "HEAD", "--", ".")
         return {"commit": commit, **({"changes": hashlib.sha256(changes).hexdigest()} if changes else {})}
     return {}
+
+
+def record_text(folder: RunFolder) -> str:
+    """What a run has recorded, and how it is checked; for the last lines."""
+    states = Path(str(read_json(folder.decided).get("states") or ""))
+    place = states.parent if states.name == STATES else folder.path
+    try:
+        with open_regular(place / FILE) as file:
+            steps = sum(line.startswith(b'{"step":') for line in file)
+    except OSError:
+        return "nothing: no rank came to a step of samebits.init()"
+    near = os.path.relpath(place)
+    return f"{steps:,} steps; whoever has the script checks them: samebits audit {visible(shlex.quote(str(place) if near.startswith('..') else near))}"
 
 
 def _git(folder: Path, *words: str) -> bytes:

@@ -19,6 +19,7 @@ from samebits.launcher.states.places import Found
 from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.visible import visible
 from samebits.protocol.layout.mesh import MOST_LANES
+from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
 from samebits.verify.replay.values import Logged, logged_in
@@ -48,6 +49,8 @@ class PastRun:
     """What no state of it holds, in sentences."""
     states: Mapping[int, Path]
     """By the step after which each was saved."""
+    record: Record | None
+    """What it has recorded, where it has."""
 
     @property
     def title(self) -> str:
@@ -130,6 +133,7 @@ def _described(run: Run, logged: Logged) -> PastRun:
             logged,
             tuple(unsaved(run.folder, "sentences")) if run.folder.unsaved.exists() else (NOT_LOOKED,),
             _states_of(run.folder, decided),
+            _record_of(run.folder),
         )
         not_exact = decided["not_exact"]
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -144,6 +148,15 @@ def _described(run: Run, logged: Logged) -> PastRun:
             "Put the script and its data back there.",
         )
     return found
+
+
+def _record_of(folder: RunFolder) -> Record | None:
+    """A record whose chain does not hold, or that is none, is none."""
+    for place in (folder.path, folder.path.parent):
+        with suppress(UsageError):
+            record = read_record(place / FILE)
+            return None if record.broken or record.differs is not None else record
+    return None
 
 
 def _states_of(folder: RunFolder, decided: Mapping[str, Any]) -> dict[int, Path]:

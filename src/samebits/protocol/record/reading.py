@@ -73,6 +73,11 @@ class Record:
         """Under which a step was made; empty where nothing says so."""
         return next((found for after, found in reversed(self.conditions) if after < step), {})
 
+    def conditions_within(self, after: int, last: int) -> list[Mapping[str, Any]]:
+        """All under which the steps behind `after`, up to `last`, were made."""
+        later = [found for begins, found in self.conditions if after <= begins < last]
+        return [self.conditions_of(after + 1), *later]
+
 
 def read_record(path: Path) -> Record:
     """Read all of it. Steps that were made again under other conditions take the place of those before.
@@ -100,6 +105,8 @@ def read_record(path: Path) -> Record:
     if not reader.has_begun:
         raise UsageError(f"{name} has no line of a record.", "Record a run: `samebits run --record SCRIPT`.")
     record.gaps = _gaps(record)
+    if record.end is not None and record.end[0] != record.last:
+        record.end = None
     return record
 
 

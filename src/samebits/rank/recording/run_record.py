@@ -15,9 +15,11 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits.errors import UsageError
@@ -46,7 +48,7 @@ from samebits.rank.strategy.pass_loss import PassLoss
 
 IDS, DATA = 12, 16
 """Hexadecimal digits of a lane's digests: of its samples' indices, and of what is in its batch."""
-DIGITS = 32
+DIGITS = 24
 """Of all lanes in a line: each has its share of them, so that a lane can be named."""
 MOST_BYTES = 4096
 """Of a tensor: a digest finds the place where samples differ, it proves nothing, and must cost next to nothing."""
@@ -217,20 +219,39 @@ def _digest(text: str, digits: int) -> str:
 
 
 def _of_ids(indices: Any) -> str:
-    numbers = whole_numbers(list(indices) if isinstance(indices, range) else indices)
-    data = repr(list(indices)).encode() if numbers is None else numbers.astype("<i8").tobytes()
+    numbers = whole_numbers(indices)
+    data = repr(list(indices)).encode() if numbers is None else numbers.astype("<i8", copy=False).tobytes()
     return hashlib.blake2b(data, digest_size=IDS // 2).hexdigest()
 
 
 def _of_data(batch: Any) -> str:
     digest = hashlib.blake2b(digest_size=DATA // 2)
-    tensors: list[Tensor] = list(tensors_in(batch) or ())
-    # To look at what is on a GPU would be to wait for it.
-    if all(one.device.type == "cpu" for one in tensors):
-        update_digest(digest, batch, MOST_BYTES)
+    if type(batch) in (list, tuple) and all(type(one) is Tensor for one in batch):
+        # As most data sets have it, at a fifth of the time.
+        for one in batch:
+            _add(digest, one)
+    elif any(one.device.type != "cpu" for one in tensors_in(batch) or ()):
+        digest.update(repr([(one.shape, one.dtype) for one in tensors_in(batch) or ()]).encode())
     else:
-        digest.update(repr([(one.shape, str(one.dtype)) for one in tensors]).encode())
+        update_digest(digest, batch, MOST_BYTES)
     return digest.hexdigest()
+
+
+def _add(digest: Any, tensor: Tensor) -> None:
+    digest.update(_head(tensor.shape, tensor.dtype))
+    # To look at what is on a GPU would be to wait for it.
+    is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_complex())
+    if tensor.device.type == "cpu" and is_plain and tensor.is_contiguous() and tensor.numel():
+        flat = tensor.detach().view(-1).view(torch.uint8).numpy()
+        every = -(-len(flat) // MOST_BYTES) | 1
+        digest.update(flat[::every].tobytes() if every > 1 else flat)
+    elif tensor.device.type == "cpu":
+        update_digest(digest, tensor, MOST_BYTES)
+
+
+@lru_cache(64)
+def _head(shape: torch.Size, dtype: torch.dtype) -> bytes:
+    return f"{tuple(shape)}{dtype}".encode()
 
 
 WORDS = {"ids": "samples", "data": "what is in them", "lr": "learning rate", "loss": "loss", "scale": "loss scale"}

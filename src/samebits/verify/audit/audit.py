@@ -152,8 +152,10 @@ class Audit:
         made = _made(trial, outcome)
         if made is None:
             return outcome
-        then = record.conditions_of(stretch.last)
-        outcome.machine, outcome.code = conditions_apart(then, made.conditions_of(made.last))
+        here = made.conditions_of(made.last)
+        for then in record.conditions_within(stretch.begins_after, stretch.last):
+            machine, code = conditions_apart(then, here)
+            outcome.machine, outcome.code = [*outcome.machine, *machine], [*outcome.code, *code]
         self._compare(outcome, trial, made, states, due, to_the_end=to_the_end)
         return outcome
 

@@ -40,7 +40,7 @@ class StepDifference:
     def text(self) -> str:
         """`the loss of step 38 is 0.5 in the record, and 0.25 here`."""
         if not self.key:
-            return f"step {self.step} was not made: the script came to its end before"
+            return f"step {self.step} was not made here, or without a backward"
         if self.key in ("ids", "data"):
             lanes = f", in lane{'s' * (len(self.lanes) > 1)} {', '.join(map(str, self.lanes))}" if self.lanes else ""
             what = "has other samples" if self.key == "ids" else "has samples with other contents"
@@ -59,7 +59,8 @@ def step_difference(recorded: Mapping[str, Any], made: Mapping[str, Any] | None)
     step = recorded[STEP]
     if made is None:
         return StepDifference(step, "")
-    keys = [key for key in (*WORDS, "lanes") if recorded.get(key) != made.get(key)]
+    # As they are written: -0.0 is not 0.0, and true is not 1.
+    keys = [key for key in (*WORDS, "lanes") if repr(recorded.get(key)) != repr(made.get(key))]
     if not keys:
         return None
     key = keys[0] if keys[0] in WORDS else "data"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 VERSION = 1
@@ -81,32 +81,14 @@ def few(values: list[Any]) -> list[Any] | str:
     return f"{len(values)} of {hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]}"
 
 
-_TEXT: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("ids", "data", "lanes"), (str,)),
-    **dict.fromkeys(("loss", "lr"), (list, str)),
-    **dict.fromkeys(("epoch", "from"), (int,)),
-    "scale": (list,),
-}
-"""What stands in a step's line besides its number and its link."""
+def _finite(text: str) -> float:
+    if math.isfinite(value := float(text)):
+        return value
+    raise ValueError("too large a number")
 
 
-def decoded(line: bytes) -> dict[str, Any]:
-    """A line's object.
-
-    Raises:
-        ValueError: for what is none of this version's lines; its text says why.
-    """
-    try:
-        body = json.loads(line, object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except (ValueError, UnicodeDecodeError):
-        raise ValueError("it is no JSON, or not as samebits writes it") from None
-    kind = next(iter(body)) if isinstance(body, dict) and body else ""
-    check = _CHECKS.get(kind)
-    if check is None or not check(body):
-        raise ValueError("it is no line of a record")
-    return dict(body)
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,31 +98,90 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_number)
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """A line's object.
+
+    Raises:
+        ValueError: for what is none of this version's lines; its text says why.
+    """
+    try:
+        body = _DECODER.decode(line.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError:
+        raise ValueError("it is no JSON, or not as samebits writes it") from None
+    kind = next(iter(body)) if isinstance(body, dict) and body else ""
+    check = _CHECKS.get(kind)
+    if check is None or not check(body):
+        raise ValueError("it is no line of a record")
+    return dict(body)
+
+
 def is_number(value: Any) -> bool:
     """Whether it can be a number of steps."""
     return type(value) is int and 0 <= value < MOST_STEP
 
 
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_texts(value: Any) -> bool:
+    return type(value) is list and all(map(_is_text, value))
+
+
+def _is_values(value: Any) -> bool:
+    """Whether these can be losses or learning rates: numbers, words for those that are not finite, or a hash of many."""
+    return _is_text(value) or (type(value) is list and all(map(_is_value, value)))
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or type(value) in (float, str) or (type(value) is int and abs(value) < MOST_STEP)
+
+
+_OF_STEP: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("ids", "data", "lanes", CHAIN), _is_text),
+    **dict.fromkeys(("loss", "lr", "scale"), _is_values),
+    **dict.fromkeys(("epoch", "from", STEP), is_number),
+}
+"""What stands in a step's line."""
+_OF_START: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("script", "strategy"), _is_text),
+    **dict.fromkeys((START, "ranks"), is_number),
+    "arguments": _is_texts,
+}
+
+
 def is_step(body: Any) -> bool:
-    """Whether it says of a step what a line does, but for its link."""
-    if not isinstance(body, dict) or not is_number(body.get(STEP)) or not body[STEP]:
+    """Whether it says of a step what a line does; its link may be missing."""
+    if not isinstance(body, dict) or not body.get(STEP):
         return False
-    return all(type(value) in _TEXT.get(key, ()) for key, value in body.items() if key not in (STEP, CHAIN))
+    return all(key in _OF_STEP and _OF_STEP[key](value) for key, value in body.items())
 
 
-def _is_files(body: Mapping[str, Any]) -> bool:
-    files = body.get("files")
-    return is_number(body[STATE]) and isinstance(files, dict) and all(type(one) is str for one in files.values())
+def _is_start(body: Mapping[str, Any]) -> bool:
+    return all(check(body[key]) for key, check in _OF_START.items() if key in body)
 
 
-_CHECKS: Mapping[str, Any] = {
-    RECORD: lambda body: type(body[RECORD]) is int,
-    START: lambda body: is_number(body[START]),
-    CONDITIONS: lambda body: (
-        isinstance(body[CONDITIONS], dict) and is_number(body.get("after")) and type(body.get(CHAIN)) is str
-    ),
-    STEP: lambda body: is_step(body) and type(body.get(CHAIN)) is str,
-    DIFFERS: lambda body: is_number(body[DIFFERS]) and all(type(body.get(one)) is dict for one in ("was", "is")),
-    END: lambda body: is_number(body[END]) and type(body.get("bits")) is str,
-    STATE: _is_files,
+def _is_conditions(body: Mapping[str, Any]) -> bool:
+    found = body[CONDITIONS]
+    is_linked = is_number(body.get("after")) and _is_text(body.get(CHAIN))
+    return is_linked and isinstance(found, dict) and _is_files(found.get("files", {}))
+
+
+def _is_files(files: Any) -> bool:
+    return isinstance(files, dict) and all(map(_is_text, files.values()))
+
+
+_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    RECORD: lambda body: is_number(body[RECORD]),
+    START: _is_start,
+    CONDITIONS: _is_conditions,
+    STEP: lambda body: is_step(body) and CHAIN in body,
+    DIFFERS: lambda body: is_number(body[DIFFERS]) and all(is_step(body.get(one)) for one in ("was", "is")),
+    END: lambda body: is_number(body[END]) and _is_text(body.get("bits")),
+    STATE: lambda body: is_number(body[STATE]) and _is_files(body.get("files")),
 }

@@ -41,6 +41,8 @@ class Record:
     """Of each step, in order."""
     conditions: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     """Under which the steps behind each number were made, the newest last."""
+    condition_lines: dict[int, bytes] = field(default_factory=dict)
+    """Their lines, by the same numbers."""
     starts: list[Mapping[str, Any]] = field(default_factory=list)
     end: tuple[int, str] | None = None
     """After which step the script ended well, and the bits of its model."""
@@ -146,6 +148,7 @@ class _Reader:
         if kind == CONDITIONS:
             self._rewind(body["after"])
             record.conditions.append((body["after"], body[CONDITIONS]))
+            record.condition_lines[body["after"]] = line
             self._link(number, line, "conditions")
         elif kind == STEP:
             self._take_step(number, line, body)
@@ -165,19 +168,22 @@ class _Reader:
         record.lines.pop(step, None)
         record.lines[step] = line
         self._link(number, line, f"step {step}")
-        if record.end is not None and step > record.end[0]:
-            record.end = None
 
     def _rewind(self, after: int) -> None:
         """What was made behind the step `after` is made again."""
         lines, record = self._record.lines, self._record
         while lines and record.last > after:
             lines.popitem()
-        record.conditions = [one for one in record.conditions if one[0] <= after]
-        self._head = self._record.link(self._record.last) if lines else ""
+        while record.conditions and record.conditions[-1][0] >= after:
+            del record.condition_lines[record.conditions.pop()[0]]
+        self._head = record.link(record.last)
 
     def _link(self, number: int, line: bytes, what: str) -> None:
+        # The script goes on, so it has not ended.
+        self._record.end = None
         text, link = split(line)
+        if self._record.differs is not None:
+            self._break(f"line {number} follows a step that came again otherwise, where a record ends")
         if link_after(self._head, text) != link:
             self._break(f"the chain breaks at {what} (line {number}): that line was changed, or one before it left out")
         self._head = link

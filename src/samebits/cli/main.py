@@ -33,6 +33,7 @@ COMMANDS = {
     "audit": ("samebits.cli.audit", "Check what a run has recorded: make parts of it again."),
     "replay": ("samebits.cli.replay", "Go back to a step of a run, with its own bits."),
     "checkpoint": ("samebits.cli.checkpoint", "List, show, verify, compare and export saved states."),
+    "record": ("samebits.cli.record", "Show, compare and publish what runs recorded."),
     "sbatch": ("samebits.cli.sbatch", "Write a job script for SLURM that resumes where it was stopped."),
     "clean": ("samebits.cli.clean", "Remove what runs left that were killed as a whole."),
     "doctor": ("samebits.cli.doctor", "Check this machine for anything that would keep a run from working."),

@@ -156,7 +156,10 @@ def test_a_line_that_was_changed_or_left_out_breaks_the_chain(place: Path) -> No
     path = place / RECORD
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if line.startswith(b'{"step":7,'))
-    for forged in ([*lines[:at], lines[at].replace(b'"epoch":3', b'"epoch":2'), *lines[at + 1 :]], [*lines[:at], *lines[at + 1 :]]):
+    for forged in (
+        [*lines[:at], lines[at].replace(b'"epoch":3', b'"epoch":2'), *lines[at + 1 :]],
+        [*lines[:at], *lines[at + 1 :]],
+    ):
         path.write_bytes(b"".join(forged))
         assert "the chain breaks at step" in audited(place, "--no-replay", "exp1", code=1)["record"]
         audited(place, "exp1", code=1)

@@ -89,7 +89,7 @@ def read_record(path: Path) -> Record:
     """
     name = visible(str(path))
     try:
-        with open_regular(path) as file:
+        with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MOST_FILE_BYTES:
                 raise UsageError(f"{name} has {size >> 30} GiB, which no run writes.", "Name the record of a run.")

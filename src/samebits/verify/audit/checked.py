@@ -136,7 +136,7 @@ def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> 
     """
     path = record_at(word, runs)
     record = read_record(path)
-    states, damaged = _states_of(record)
+    states, damaged = states_of(record)
     title = path.parent.name if path.name == FILE else path.name
     if words:
         script, *args = words
@@ -167,7 +167,8 @@ def _of_run(path: Path) -> tuple[str, bool, tuple[str, ...], Path]:
     return str(script), not plan.get("script"), tuple(map(str, args or ())), place
 
 
-def _states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
+def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
+    """The states beside a record, and those that it names, by step; and why one that is there is none."""
     found = {step: SavedState(step, files) for step, files in record.states.items() if record.link(step)}
     damaged: dict[int, str] = {}
     with suppress(OSError):

@@ -181,7 +181,7 @@ def test_what_is_no_file_is_told_what_it_is(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "to-a-fifo").symlink_to("fifo")
     (tmp_path / "empty").touch()
-    for name, kind in (("fifo", "a FIFO"), ("to-a-fifo", "a FIFO"), ("", "a folder"), ("/dev/zero", "a device")):
+    for name, kind in (("fifo", "a FIFO"), ("to-a-fifo", "a link"), ("", "a folder"), ("/dev/zero", "a device")):
         with pytest.raises(UsageError, match=f"it is {kind}, not a regular file"):
             read_record(tmp_path / name)
     with pytest.raises(UsageError, match="has no line of a record"):

@@ -62,3 +62,25 @@ def diff(one: str, other: str, as_json: bool) -> None:
     from samebits.cli.start_record import compare
 
     compare(one, other, as_json)
+
+
+@_command(
+    "export",
+    RECORD,
+    "FOLDER must not exist. It gets the record, SHA256SUMS to be checked and signed, a\nREADME.txt, and no absolute path and no name of this machine and user.",
+    "Exit code: 0; 1 when FOLDER cannot be written; 2 for a mistake, or for what looks like a\nsecret.",
+)
+@click.option(
+    "--states",
+    metavar="none|all|N",
+    default="none",
+    help="Copy the files of states too: all, or N spread over the run. [default: none]",
+)
+@click.option("--redact", is_flag=True, help="Leave out the script's arguments.")
+@click.argument("where", metavar="RECORD")
+@click.argument("folder")
+def export(where: str, folder: str, states: str, redact: bool, as_json: bool) -> None:
+    """Write a folder with a record that can be given away."""
+    from samebits.cli.start_record import publish
+
+    publish(where, folder, states, redact, as_json)

@@ -182,7 +182,7 @@ def show_comparison(found: Json, console: Console) -> None:
     if found["first"] is not None:
         _show_rows(
             f"step {found['first']['step']}",
-            [{"condition": NAMES[row["what"]], **row} for row in found["first"]["differs"]],
+            [{"condition": NAMES[row["what"]], **row} for row in found["first"]["differs"] if row["what"] != "lanes"],
             console,
         )
     _show_rows("condition", found["conditions"], console)
@@ -237,7 +237,14 @@ def _verdict(found: Json) -> tuple[str, str]:
     text = f"the same {count}{f', under other conditions: {few_words(rows)}' if rows else ''}"
     if found["same"]:
         return text, GOOD
-    return f"different: {text}, but not all of both", BAD
+    why = (
+        "a chain breaks" if any(found["broken"].values()) else "one has more" if _has_more(found) else "the ends differ"
+    )
+    return f"different: {text}; but {why}", BAD
+
+
+def _has_more(found: Json) -> bool:
+    return any(found["only"].values()) or None in found["ends"].values()
 
 
 def apart_text(first: Json) -> str:

@@ -215,7 +215,7 @@ def test_steps_that_only_one_has_are_told(call, tmp_path):
     code, out, _ = call("diff", "one", "other")
     assert code == 1
     assert "only left has steps 4 to 8, 31 to 40\nonly left has an end\n" in out
-    assert out.endswith("different: the same 25 steps, but not all of both\n")
+    assert out.endswith("different: the same 25 steps; but one has more\n")
     record(tmp_path / "third", range(50, 60))
     assert call("diff", "one", "third")[1].endswith("different: no step is in both\n")
 
@@ -226,6 +226,7 @@ def test_ends_with_other_bits_differ(call, tmp_path):
     code, out, _ = call("diff", "one", "other")
     assert code == 1
     assert "the ends differ: after step 3 ab left, after step 3 cd right\n" in out
+    assert out.endswith("different: the same 3 steps; but the ends differ\n")
 
 
 def test_a_record_whose_chain_breaks_is_the_same_as_none(call, tmp_path):

@@ -36,7 +36,7 @@ SCRIPT = """
     model, optimizer, loader = run.prepare(model, optimizer, loader)
     for epoch in run.epochs(2):
         for step in run.steps(loader):
-            if step.number == 2 and run.rank == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if os.environ.get("KILLS") and step.number == 2 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                 os.kill(os.getpid(), signal.SIGKILL)
             step.backward(lambda batch: model(batch[0]).square().mean())
             optimizer.step()
@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run `exp1`, of which a rank was killed."""
     place = tmp_path_factory.mktemp("recorded")
     options = ("--record", "--name", "exp1", "-n", "2", "--save-every", "3steps", "--keep", "9")
-    ended = run_script(place, SCRIPT, *options, args=["0.01"])
+    ended = run_script(place, SCRIPT, *options, args=["0.01"], env={"KILLS": "1"})
     assert ended.code == 0, ended.err
     return place
 
@@ -156,10 +156,12 @@ def test_a_state_that_is_damaged_is_left_out_and_told(place: Path, call: Call) -
     data[-1] ^= 1
     weights.write_bytes(data)
     (place / "samebits-runs/exp1/states/step-00000009/manifest.json").write_text("{}")
-    code, out, _ = call("export", "exp1", "published", "--states", "all")
+    code, out, _ = call("export", "exp1", "published", "--states", "all", "--json")
     assert code == 0
     assert [*read_record(place / "published/record.jsonl").states] == [3, 12]
-    assert "left out: samebits-runs/exp1/states/step-00000006/model.safetensors is damaged" in out.replace("\n", " ")
+    damaged, of_manifest = sorted(json.loads(out)["left_out"])
+    assert "step-00000006/model.safetensors is damaged" in damaged
+    assert "step-00000009/manifest.json is damaged" in of_manifest
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "device", "folder", "states", "state", "name"])

@@ -68,6 +68,8 @@ class Publication:
     folder: Path
     num_states: int | None
     redacts: bool
+    shown: str = field(init=False)
+    """The folder as it was named."""
     states: Mapping[int, SavedState] = field(init=False)
     """Whole ones, by step; of some of a record that was published before only the hashes are there."""
     copied: Sequence[int] = field(init=False, default=())
@@ -75,10 +77,11 @@ class Publication:
     left_out: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        record, self.folder = self.record, Path(os.path.abspath(self.folder))  # noqa: PTH100 - no link is followed
+        record, self.shown = self.record, visible(str(self.folder))
+        self.folder = Path(os.path.abspath(self.folder))  # noqa: PTH100 - no link is followed
         name = visible(str(record.path))
         if os.path.lexists(self.folder):
-            raise UsageError(f"{visible(str(self.folder))} is there already.", "Name a folder that is not there.")
+            raise UsageError(f"{self.shown} is there already.", "Name a folder that is not there.")
         if not self.folder.parent.is_dir():
             raise UsageError(f"There is no folder {visible(str(self.folder.parent))}.", "Make it, or name another one.")
         if record.broken:
@@ -179,7 +182,7 @@ class Publication:
             place.rename(self.folder)
             sync(self.folder.parent)
         return {
-            "folder": str(self.folder),
+            "folder": self.shown,
             "files": len(sums) + 1,
             "size_bytes": size,
             "public": self._public(),
@@ -210,14 +213,14 @@ class Publication:
         newest: Mapping[str, Any] = self.starts[-1] if self.starts else {}
         arguments = newest.get("arguments", [])
         words = ["ARGS"] if arguments == [REDACTED] else list(map(shlex.quote, arguments))
-        return " ".join([shlex.quote(newest.get("script") or "SCRIPT"), *words])
+        return visible(" ".join([shlex.quote(newest.get("script") or "SCRIPT"), *words]))
 
     def _public(self) -> dict[str, str]:
         conditions = self.record.conditions[-1][1] if self.record.conditions else {}
         packages, commit = conditions.get("packages"), conditions.get("commit")
         files = conditions.get("files", {})
         return {
-            "command": visible(self._command),
+            "command": self._command,
             "steps": f"{len(self.record.lines):,}, with their losses and rates, and hashes of their samples",
             "files": f"names and hashes: {', '.join(list(files)[:8])}{f' and {len(files) - 8} more' if len(files) > 8 else ''}"
             if files
@@ -231,7 +234,7 @@ class Publication:
     def _readme(self) -> str:
         name, number = self.folder.name, len(self.record.lines)
         return (
-            f"The record of a run of {visible(self._command)}: {_count(number, 'step')}, written by samebits {PACKAGE_VERSION}.\n\n"
+            f"The record of a run of {self._command}: {_count(number, 'step')}, written by samebits {PACKAGE_VERSION}.\n\n"
             f"Is each file as it was written?            sha256sum -c {SUMS}\n"
             f"Does the chain of its lines hold?          samebits audit --no-replay {shlex.quote(name)}\n"
             f"Do its steps come again, bit for bit?      samebits audit {shlex.quote(name)} {self._command}\n"

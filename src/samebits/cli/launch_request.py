@@ -100,7 +100,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     )
     computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "")
     if own.record:
-        computation = replace(computation, record=command_facts(own.script, own.args, is_module=own.module))
+        facts = command_facts(own.script, own.args, is_module=own.module)
+        others = RECORDED_STATES if own.record_states is None else own.record_states
+        computation = replace(computation, record={**facts, "states": others})
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -108,6 +110,10 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
 
 PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
 """Under these every rank needs a lane, also where only the script says how many there are."""
+
+
+RECORDED_STATES = 8
+"""How many states stay besides the newest ones: with them an audit can begin at many places."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,7 @@ class RunOptions:
     snapshots: str | None = None
     prove: str | None = None
     record: bool = False
+    record_states: int | None = None
     log_dir: str | None = None
     track: tuple[str, ...] = ()
     trace: str | None = None
@@ -173,6 +180,7 @@ def check_options(own: RunOptions) -> None:
     recovery_from(own, form_from(vars(own)))
     grace_from(own.grace)
     check_saving(own.name, own.save_every, own.keep, own.states)
+    check_recording(own)
     check_trackers(own.track)
     for option, text in (("--prove", own.prove), ("--trace", own.trace)):
         steps_from(option, text)
@@ -245,6 +253,17 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
     if states is not None:
         check_shared(states, "--states")
+
+
+def check_recording(own: RunOptions) -> None:
+    """Raise `UsageError` for options of a record that cannot be."""
+    if own.record_states is None:
+        return
+    if not own.record:
+        raise UsageError("--record-states is about the states of a run with --record.", "Give both, or leave it out.")
+    if own.record_states < 0:
+        problem = f"--record-states must be at least 0, but is {own.record_states}."
+        raise UsageError(problem, f"Leave it out for {RECORDED_STATES}.")
 
 
 def _folders(own: RunOptions, place: NodePlace) -> tuple[Path, Path, Saving | None]:

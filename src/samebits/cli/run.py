@@ -54,7 +54,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
             ),
             "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
-            "Proof": ("prove", "record"),
+            "Proof": ("prove", "record", "record_states"),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
         }
     )
@@ -175,6 +175,14 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 )
 @click.option(
     "--record", is_flag=True, help="Write down what each step was given and came to, so that anybody can check it."
+)
+@click.option(
+    "--record-states",
+    "--record_states",
+    type=int,
+    default=None,
+    metavar="N",
+    help="With --record: how many older states stay besides --keep, spread over the run. [default: 8]",
 )
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
 @click.option(

@@ -182,7 +182,7 @@ class RunRecord(Observer):
         """The arguments by their hash: a published record may leave out what they are."""
         arguments = hashlib.sha256("\0".join(self._told.get("arguments", [])).encode()).hexdigest()
         return {
-            **{key: value for key, value in self._told.items() if key not in (*OF_START[1:], "ids")},
+            **{key: value for key, value in self._told.items() if key not in (*OF_START[1:], "ids", "states")},
             "arguments": arguments,
         }
 

@@ -36,7 +36,8 @@ from samebits.verify.record.private import Self, texts_in, why_place, why_privat
 
 README, SUMS = "README.txt", "SHA256SUMS"
 REDACTED = "…"
-STAGE = ".{}.exporting-"
+STAGE = "{}.exporting-"
+"""Where it is written before it has its name."""
 MOST_DOCUMENT = 64 << 20
 
 

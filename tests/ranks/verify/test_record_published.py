@@ -90,7 +90,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 @promise(
-    "records",
+    "a-run-can-be-checked",
     "A published record has the run's own chain, the SHA-256 of each state, and no absolute path, machine or user in it",
     also=["test_a_folder_is_there_completely_or_not_at_all", "test_a_signature_holds_until_a_byte_is_changed"],
 )

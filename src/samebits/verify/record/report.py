@@ -35,6 +35,7 @@ SENTENCES = {
 }
 MOST_ROWS = 8
 """Files, stretches of steps, conditions that are shown; --json has all."""
+MOST_STATES = 12
 WIDEST_VALUE = 24
 WIDEST = 64
 DIGITS = 12
@@ -146,7 +147,7 @@ def _states_text(states: Sequence[Json]) -> str:
     text = "none"
     if there:
         size = size_text(sum(one["size_bytes"] for one in there))
-        text = f"after step {_listed([str(one['step']) for one in there])} ({size})"
+        text = f"after step {_listed([str(one['step']) for one in there], MOST_STATES)} ({size})"
     return f"{text}; of {_count(missing, 'state')} only the SHA-256 of its files" if missing else text
 
 
@@ -217,13 +218,15 @@ def _only(found: Json) -> Iterator[str]:
             yield f"only {name} has steps {_stretches(stretches)}"
         if found["ends"][name] and not found["ends"][other]:
             yield f"only {name} has an end"
-    ends = found["ends"]
-    if ends["left"] and ends["right"] and ends["left"] != ends["right"]:
-        yield f"the ends differ: {_end(ends['left'])} left, {_end(ends['right'])} right"
+    left, right = found["ends"]["left"], found["ends"]["right"]
+    if left and right and left != right:
+        after = "" if left["step"] == right["step"] else "after step {step} "
+        one, other = (f"{after.format(**end)}{_bits(end)}" for end in (left, right))
+        yield f"the bits at the end differ: {one} left, {other} right"
 
 
-def _end(end: Json) -> str:
-    return f"after step {end['step']} {end['bits'].removeprefix('sha256:')[:DIGITS]}"
+def _bits(end: Json) -> str:
+    return str(end["bits"]).removeprefix("sha256:")[:DIGITS]
 
 
 def _verdict(found: Json) -> tuple[str, str]:
@@ -238,7 +241,11 @@ def _verdict(found: Json) -> tuple[str, str]:
     if found["same"]:
         return text, GOOD
     why = (
-        "a chain breaks" if any(found["broken"].values()) else "one has more" if _has_more(found) else "the ends differ"
+        "a chain breaks"
+        if any(found["broken"].values())
+        else "one has more"
+        if _has_more(found)
+        else "the bits at the end differ"
     )
     return f"different: {text}; but {why}", BAD
 
@@ -312,6 +319,6 @@ def _count(number: Any, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}" if isinstance(number, int) else f"{_plain(number)} {word}s"
 
 
-def _listed(words: Sequence[str]) -> str:
-    more = len(words) - MOST_ROWS
-    return ", ".join([*words[:MOST_ROWS], *([f"and {more} more"] if more > 0 else [])])
+def _listed(words: Sequence[str], most: int = MOST_ROWS) -> str:
+    more = len(words) - most
+    return ", ".join([*words[:most], *([f"and {more} more"] if more > 0 else [])])

@@ -225,8 +225,8 @@ def test_ends_with_other_bits_differ(call, tmp_path):
     record(tmp_path / "other", range(1, 4), end="sha256:cd")
     code, out, _ = call("diff", "one", "other")
     assert code == 1
-    assert "the ends differ: after step 3 ab left, after step 3 cd right\n" in out
-    assert out.endswith("different: the same 3 steps; but the ends differ\n")
+    assert "the bits at the end differ: ab left, cd right\n" in out
+    assert out.endswith("different: the same 3 steps; but the bits at the end differ\n")
 
 
 def test_a_record_whose_chain_breaks_is_the_same_as_none(call, tmp_path):

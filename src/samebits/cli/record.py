@@ -17,7 +17,12 @@ Examples:
 
 \b
 A run records with `samebits run --record`. These commands only read; `samebits
-audit` makes a run's steps again and compares."""
+audit` makes a run's steps again and compares.
+
+\b
+Exit code: 0; 1 when a chain breaks or a step came again otherwise (show), or two differ
+(diff); 2 for a mistake, for a record that cannot be read, or for what looks like a
+secret (export)."""
 
 
 @click.group(epilog=EPILOG, context_settings=SETTINGS)

@@ -88,7 +88,7 @@ def _finite(text: str) -> float:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -112,11 +112,11 @@ def decoded(line: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError:
-        raise ValueError("it is no JSON, or not as samebits writes it") from None
+        raise ValueError("it is not JSON, or not as samebits writes it") from None
     kind = next(iter(body)) if isinstance(body, dict) and body else ""
     check = _CHECKS.get(kind)
     if check is None or not check(body):
-        raise ValueError("it is no line of a record")
+        raise ValueError("it is not a line of a record")
     return dict(body)
 
 

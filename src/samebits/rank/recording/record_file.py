@@ -50,7 +50,7 @@ class RecordFile:
         self.path, self._descriptor = path, os.open(path, flags | os.O_NONBLOCK, 0o600)
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             os.close(self._descriptor)
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         self.conditions: dict[str, Any] = {}
         """Those in force."""
         self.has_ended = False

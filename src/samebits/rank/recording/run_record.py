@@ -108,7 +108,8 @@ class RunRecord(Observer):
 
     def has_bits(self, digest: str) -> None:
         if self._file is not None and not self._is_over and digest:
-            step = self._run.components.step_timer.step
+            # Steps without a backward have no line.
+            step = (self._run.loop_state.recorded or {}).get(STEP, 0)
             self._keep(lambda file: file.write(unlinked({END: step, "bits": f"sha256:{digest}"})))
 
     def _close_step(self) -> None:

@@ -110,7 +110,7 @@ class Publication:
                 raise UsageError(f"The arguments hold {why}, which would become public.", fix)
             rest = {key: value for key, value in start.items() if key not in ("arguments", "script")}
             if why := next(filter(None, (why_text(one, me) for one in texts_in(rest))), ""):
-                raise UsageError(f"A line of a start holds {why}, which would become public.", "Publish another run.")
+                raise UsageError(f"A line of a start holds {why}, which would become public.", "Name another record.")
         for _, conditions in self.record.conditions:
             self._check_conditions(conditions, me)
 
@@ -205,7 +205,7 @@ class Publication:
                 with open_regular(Path(str(state.path)) / name, follow=False) as file:
                     digest = _write(to / name, iter(lambda file=file: file.read(1 << 20), b""))  # type: ignore[misc]
                 if digest != state.files.get(name, digest):
-                    raise UsageError(f"{state_name(step)}/{name} was changed meanwhile.", "Export again.")
+                    raise UsageError(f"{state_name(step)}/{name} was changed meanwhile.", "Try again.")
                 yield f"{STATES}/{state_name(step)}/{name}", digest
 
     @property

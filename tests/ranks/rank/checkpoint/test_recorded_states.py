@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from samebits.protocol.record.spread import spread
+from samebits.protocol.saving import spread
 from tests.support.launching import run_script
 
 pytestmark = pytest.mark.ranks

@@ -88,11 +88,13 @@ def test_what_follows_a_step_that_came_again_otherwise_is_no_record(tmp_path):
     assert "line 10 follows" in read(tmp_path, [*lines, differs, after]).broken
 
 
-@pytest.mark.parametrize("end", [{END: 5, "bits": ""}, {END: 0, "bits": "sha256:ab"}])
-def test_an_end_is_one_until_steps_follow(tmp_path, end):
+def test_an_end_is_one_behind_the_last_step_alone(tmp_path):
     lines = lines_of(range(1, 6))
-    assert read(tmp_path, [*lines, unlinked(end)]).end == (end[END], end["bits"])
-    assert read(tmp_path, [*lines[:-1], unlinked(end), lines[-1]]).end is None
+    assert read(tmp_path, [*lines, unlinked({END: 5, "bits": ""})]).end == (5, "")
+    for step in (4, 5):
+        end = unlinked({END: step, "bits": ""})
+        assert read(tmp_path, [*lines[:-1], end, lines[-1]]).end is None
+    assert read(tmp_path, [*lines, unlinked({END: 6, "bits": ""})]).end is None
 
 
 def test_a_run_folder_without_a_record_is_told_what_to_do(tmp_path):

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.protocol.record.spread import spread
-from samebits.protocol.saving import state_name, step_of
+from samebits.protocol.saving import spread, state_name, step_of
 from samebits.protocol.state_files.flushed import sync
 from samebits.protocol.state_files.folder import StateFolder, is_locked
 from samebits.protocol.state_files.manifest import problem_of

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from samebits.protocol.record.spread import spread
+from samebits.protocol.saving import spread
 
 
 @pytest.mark.parametrize(

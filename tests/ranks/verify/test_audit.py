@@ -245,7 +245,7 @@ def test_hostile_and_half_records_are_sentences(place: Path) -> None:
     assert audited(place, "--no-replay", "exp1", code=0)["verdict"] == "match"
     for content, said in (
         (b'{"record":2,"samebits":"9"}\n', "of format 2"),
-        (b"", "has not a line of a record"),
+        (b"", "has no line of a record"),
         (b"x" * (5 << 20), "a line of more than 4 MiB"),
         (b'{"record":1}\n{"step":1,"open":"/etc/passwd"}\n', "not a line of a record"),
     ):

@@ -57,6 +57,7 @@ def _lines(found: Json) -> Iterator[tuple[str, str | Text]]:
     yield "record", f"{found['record']}, {size_text(found['size_bytes'])}"
     if found["starts"]:
         yield "", f"the record says: {says(found['starts'])} (not checked)"
+        yield from _of_branch(found["starts"][-1])
     if found["conditions"]:
         yield from _of_conditions(found["conditions"])
     yield "steps", _steps_text(found)
@@ -71,6 +72,14 @@ def _lines(found: Json) -> Iterator[tuple[str, str | Text]]:
         yield "bits", end["bits"].removeprefix("sha256:")
     chain = "breaks" if found["broken"] else "holds"
     yield "chain", Text(f"{chain}, last link {found['link'] or 'none'}", BAD if found["broken"] else GOOD)
+
+
+def _of_branch(start: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """From where it went on, and what it passed over."""
+    if isinstance(parent := start.get("parent"), dict):
+        yield "branch of", f"{_plain(parent.get('run'))}, after step {_plain(parent.get('step'))}"
+    if skipped := start.get("skipped"):
+        yield "skipped", _cut(_plain(skipped))
 
 
 def says(starts: Sequence[Mapping[str, Any]]) -> str:
@@ -130,7 +139,8 @@ def _words(values: Mapping[str, Any], keys: Sequence[str], named: Sequence[str])
 def _steps_text(found: Json) -> str:
     if not found["steps"]:
         return "none yet"
-    count = f" ({_count(found['steps'], 'step')} with a backward)" if found["steps"] != found["last"] else ""
+    is_whole = found["steps"] == found["last"] - found["first"] + 1
+    count = "" if is_whole else f" ({_count(found['steps'], 'step')} with a backward)"
     epochs = f", {_count(found['epochs'], 'epoch')}" if type(found["epochs"]) is int else ""
     gaps = f"; not there: {_stretches(found['gaps'])}" if found["gaps"] else ""
     cut = "; the last line is cut" if found["is_cut"] else ""

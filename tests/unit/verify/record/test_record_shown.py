@@ -112,6 +112,16 @@ def test_conditions_that_changed_are_told_with_what_changed(call, tmp_path):
     assert "after step 5  imports data.py; torch 2.9.0 and 2.10.0\n" in out
 
 
+def test_a_branch_names_its_parent(call, tmp_path):
+    lines = lines_of(range(41, 46))
+    lines[1] = unlinked({"start": 40, "ranks": 1, "parent": {"run": "exp0", "step": 40}, "skipped": [[42, 43]]})
+    write_lines(tmp_path / "exp1" / "record.jsonl", lines)
+    code, out, _ = call("show", "exp1")
+    assert code == 0
+    assert "branch of  exp0, after step 40\nskipped    [[42, 43]]\n" in out
+    assert "steps      41 to 45, 1 epoch; not there: 1 to 40\n" in out
+
+
 def test_what_is_hostile_acts_on_no_terminal(call, tmp_path):
     hostile = "\x1b[2J\x07\u202e\ud800x"
     chain = Chain()

@@ -32,7 +32,12 @@ def minute() -> list[tuple[list[str], list[str]]]:
 
 
 def command(words: list[str]) -> list[str]:
-    return [sys.executable, "-m", "samebits", *(str(ROOT / one) if one.startswith("examples/") else one for one in words)]
+    return [
+        sys.executable,
+        "-m",
+        "samebits",
+        *(str(ROOT / one) if one.startswith("examples/") else one for one in words),
+    ]
 
 
 def steps_in(record: Path) -> int:

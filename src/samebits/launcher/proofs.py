@@ -32,10 +32,10 @@ from samebits.launcher.request import LaunchRequest
 from samebits.launcher.script_source import all_sources, calls_init, source_place
 from samebits.machine.cores import model_and_instructions
 from samebits.machine.gpus import gpu_names
-from samebits.machine.packages import installed
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
+from samebits.protocol.installation import installed
 from samebits.protocol.layout.mesh import Form
 
 MOST_PROOFS = 8

@@ -48,7 +48,8 @@ def record_text(folder: RunFolder) -> str:
     except OSError:
         return "nothing: no rank came to a step of samebits.init()"
     near = os.path.relpath(place)
-    return f"{steps:,} steps; whoever has the script checks them: samebits audit {visible(shlex.quote(str(place) if near.startswith('..') else near))}"
+    where = visible(shlex.quote(str(place) if near.startswith("..") else near))
+    return f"{steps:,} step{'s' * (steps != 1)}; whoever has the script checks them: samebits audit {where}"
 
 
 def _git(folder: Path, *words: str) -> bytes:

@@ -1,6 +1,6 @@
 """The lines of a run's record: what each holds, and how they form a chain. Pure.
 
-    {"record": 1, "samebits": "0.1.0"}                  the first line
+    {"record": 1, "samebits": "..."}                    the first line
     {"start": 0, "ranks": 4, "strategy": "ddp", ...}    ranks have started, after so many steps; it is not checked
     {"conditions": {...}, "after": 0, "chain": "..."}   what bits depend on, wherever it has changed
     {"step": 1, "epoch": 1, "loss": [0.5], ... }        a step

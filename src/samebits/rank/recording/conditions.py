@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from samebits.machine.cores import model_and_instructions
-from samebits.machine.packages import installed
 from samebits.machine.regular_file import read_regular
-from samebits.protocol.installation import VERSION
+from samebits.protocol.installation import VERSION, installed
 from samebits.protocol.script_files import running_script
 from samebits.rank.init.numerics import fingerprint, flags
 from samebits.rank.position.run_state import RunState

@@ -17,18 +17,9 @@ from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers
 from samebits.rank.position.participants import States
-from samebits.rank.position.run_state import Components, Config, Purpose, RunState
+from samebits.rank.position.run_state import Components, Config, RunState
 from samebits.rank.position.step_timer import StepTimer
-from samebits.rank.recording.recorder import Recorder
-from samebits.rank.recording.recording import (
-    Recording,
-    make_meter,
-    make_recorder,
-    make_replayed,
-    trace_steps,
-    wanted_record,
-)
-from samebits.rank.recording.run_record import make_run_record
+from samebits.rank.recording.wanted import make_observers, make_recorder, purpose_of, trace_steps
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
@@ -59,11 +50,8 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
-    recording = Recording(recorder) if recorder is not None else None
-    meter = make_meter(environment, folder, step_timer, device)
-    replayed = make_replayed(environment, folder)
     why_not = why_not_exact(mesh.strategy, decided.arithmetic.numerics, decided.arithmetic.allow)
-    record = make_run_record(wanted_record(environment), folder, rank, why_not)
+    observers = make_observers(environment, recorder, step_timer, device, why_not)
     components = Components(
         transport=transport,
         strategy=strategy,
@@ -73,7 +61,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         metrics=_metrics(environment, folder, step_timer),
         checks=checks,
         states=states,
-        observers=Observers(*(one for one in (recording, meter, record, replayed) if one is not None)),
+        observers=Observers(*observers),
         scaler=precision.scale,
     )
     if components.scaler is not None:
@@ -83,17 +71,14 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         decided.lanes_named,
         mesh,
         placement,
-        _purpose(recorder, measures=meter is not None, replays=replayed is not None),
+        purpose_of(environment, recorder),
     )
     config = Config(environment, folder, device, threads, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run
-    for one in (recording, record, replayed):
-        if one is not None:
-            one.attach(run)
-    if meter is not None:
-        meter.report = components.strategy.report
+    for one in observers:
+        one.attach(run)
     return run
 
 
@@ -101,12 +86,6 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
     path = folder.metrics if folder is not None and environment.position.rank == 0 else None
     settings = environment.settings
     return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
-
-
-def _purpose(recorder: Recorder | None, *, measures: bool, replays: bool) -> Purpose:
-    if recorder is None:
-        return Purpose(measures=measures, replays=replays)
-    return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 
 def _set_process_up(decided: Decided) -> None:

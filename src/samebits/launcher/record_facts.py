@@ -16,7 +16,7 @@ from samebits.machine.visible import visible
 from samebits.protocol.record.reading import FILE
 from samebits.protocol.run_folder import STATES, RunFolder, read_json
 
-PATIENCE_S = 5.0
+PATIENCE_S = 2.0
 """A repository of gigabytes on a slow disk: the record goes without its commit."""
 
 
@@ -33,7 +33,7 @@ def commit_of(folder: Path) -> dict[str, str]:
     """The commit of the repository around `folder`, and a hash of what was changed since; empty where there is none."""
     with suppress(OSError, subprocess.SubprocessError):
         commit = _git(folder, "rev-parse", "HEAD").decode().strip()
-        changes = _git(folder, "diff", "HEAD", "--", ".")
+        changes = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")
         return {"commit": commit, **({"changes": hashlib.sha256(changes).hexdigest()} if changes else {})}
     return {}
 

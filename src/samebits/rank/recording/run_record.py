@@ -266,8 +266,12 @@ def _apart(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f"step {was.get(STEP)}, now {now.get(STEP)}"
 
 
+_recorded: list[Path] = []
+"""The folder of the run of this process that is recorded: a script may make several, one after the other."""
+
+
 def make_run_record(told: Mapping[str, Any], folder: RunFolder | None, rank: int, why_not: str) -> RunRecord | None:
-    """None where nobody wants one.
+    """None where nobody wants one, and for later runs of this process: a record is of the first.
 
     Raises:
         UsageError: where a record would prove nothing.
@@ -276,4 +280,9 @@ def make_run_record(told: Mapping[str, Any], folder: RunFolder | None, rank: int
         return None
     if why_not:
         raise UsageError(f"--record is for bits that come again. {why_not}", "Leave --record out.")
+    if _recorded:
+        if rank == 0:
+            say(f"this script has another run after its first one; {FILE} is of the first.")
+        return None
+    _recorded.append(folder.path)
     return RunRecord(folder, rank, told)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from samebits.cli.branch_options import Branching, check_branch
 from samebits.cli.program import check_program, machine_for
 from samebits.cli.script_words import WORDS
 from samebits.cli.shared_options import (
@@ -33,6 +34,7 @@ from samebits.launcher.supervise.joining import may_be_first, node_name
 from samebits.launcher.tracking import check_trackers
 from samebits.machine.gpus import gpu_names
 from samebits.protocol.backends import check_backend
+from samebits.protocol.branch import Parent, fresh_names
 from samebits.protocol.layout.mesh import (
     Form,
     check_over_nodes,
@@ -43,6 +45,7 @@ from samebits.protocol.layout.mesh import (
 )
 from samebits.protocol.run_folder import STATES, runs_folder
 from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
+from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.protocol.url import below, check_shared
 
 
@@ -73,7 +76,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     check_program(own.script, own.module, "run")
     trace_steps = steps_from("--trace", own.trace)
     source = source_of(own.script, own.module)
-    folder, base, saving = _folders(own, place)
+    skipped = SkippedSteps.parse(own.skip_steps)
+    folder, base, saving, parent = _folders(own, place, skipped)
     context = click.get_current_context(silent=True)
     entry = _entry(own, source)
     placement = Placement(
@@ -87,7 +91,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         shared_gpus=decided.shared_gpus,
         why=decided.why,
         crowded=decided.crowded,
-        fresh=own.fresh,
+        spawns=own.start_method == "spawn",
     )
     output = Output(
         folder.absolute() if base.is_absolute() else folder,
@@ -97,7 +101,16 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         trace_steps,
         own.full_traceback,
     )
-    computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "")
+    computation = Computation(
+        own.lanes,
+        form,
+        arithmetic,
+        own.backend or "",
+        own.check_every or "",
+        parent=parent,
+        fresh=fresh_names(own.fresh),
+        skipped=skipped,
+    )
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -149,7 +162,10 @@ class RunOptions:
     full_traceback: bool = False
     quiet: bool = False
     verbose: bool = False
-    fresh: bool = False
+    start_method: str = "fork"
+    parent: str | None = None
+    fresh: str | None = None
+    skip_steps: str | None = None
     use_env: bool | None = None
 
     @classmethod
@@ -168,6 +184,7 @@ def check_options(own: RunOptions) -> None:
     arithmetic_from(vars(own))
     recovery_from(own, form_from(vars(own)))
     grace_from(own.grace)
+    check_branch(own.parent, own.name, own.fresh, own.skip_steps)
     check_saving(own.name, own.save_every, own.keep, own.states)
     check_trackers(own.track)
     for option, text in (("--prove", own.prove), ("--trace", own.trace)):
@@ -243,27 +260,37 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         check_shared(states, "--states")
 
 
-def _folders(own: RunOptions, place: NodePlace) -> tuple[Path, Path, Saving | None]:
-    """A run folder, the folder in which it is, and where the run saves by itself. A name belongs to the run's first node."""
+def _folders(
+    own: RunOptions, place: NodePlace, skipped: SkippedSteps
+) -> tuple[Path, Path, Saving | None, Parent | None]:
+    """A run folder, the folder in which it is, where the run saves by itself, and the run from which it was branched.
+
+    A name belongs to the run's first node.
+    """
     is_first = place.is_one_node or may_be_first(place)
-    base, saving = _place(own, is_first=is_first)
+    base, saving, parent = _place(own, place, skipped, is_first=is_first)
     name, title = own.name if saving is None else None, own.script
     if name is not None and not is_first:
         check_name(name)
         name, title = None, f"{name}-{node_name(place)}"
-    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving
+    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving, parent
 
 
-def _place(own: RunOptions, *, is_first: bool) -> tuple[Path, Saving | None]:
-    """Where run folders go; the run that saves by itself has a place of its own, which its first node now holds."""
+def _place(
+    own: RunOptions, place: NodePlace, skipped: SkippedSteps, *, is_first: bool
+) -> tuple[Path, Saving | None, Parent | None]:
+    """Where run folders go; the run that has states has a place of its own, which its first node now holds."""
     base = Path(own.log_dir) if own.log_dir else runs_folder(os.environ)
-    # `check_saving` has refused states without a name.
-    if own.save_every is None or own.name is None:
-        return base, None
+    # `check_saving` and `check_branch` have refused states without a name.
+    if own.name is None or (own.save_every is None and own.parent is None):
+        return base, None, None
     base /= own.name
+    branching = Branching(own.parent, base, place, is_first=is_first, takes_any=own.resume_nonfinite)
+    branching.look()
     claim(base, is_first=is_first)
+    parent = branching.begin(skipped)
     url = below(own.states, own.name) if own.states is not None else ""
-    return base, Saving(str((base / STATES).absolute()), own.save_every, own.keep, url)
+    return base, Saving(str((base / STATES).absolute()), own.save_every or "", own.keep, url), parent
 
 
 def _entry(own: RunOptions, source: str | None) -> EntryPoint:

@@ -11,11 +11,13 @@ from samebits.launcher.choices import Recovery, Verbosity
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.branch import Parent
 from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.meeting_place import Restart, Seat
 from samebits.protocol.saving import Saving, SnapshotPlace
+from samebits.protocol.skipped_steps import NONE, SkippedSteps
 
 Device = Literal["cpu", "cuda"]
 
@@ -73,7 +75,7 @@ class Placement:
     """Where the numbers of ranks and threads come from, for the first line."""
     crowded: str = ""
     """The warning where far more threads than cores would compute at once; else empty."""
-    fresh: bool = False
+    spawns: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
 
 
@@ -90,6 +92,12 @@ class Computation:
     """The backend of torch.distributed; empty for the script's."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
+    parent: Parent | None = None
+    """The run from whose state this one was branched."""
+    fresh: tuple[str, ...] = ()
+    """Options and values for which the script's own count, and not those of the parent's state."""
+    skipped: SkippedSteps = NONE
+    """Steps whose samples are passed over."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     proved: Proved | None = None

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from samebits.protocol.skipped_steps import NONE, SkippedSteps
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import SavedStream, StreamedSteps
@@ -195,6 +196,8 @@ class LoopState:
     rates: Rates = field(default_factory=Rates)
     schedulers: MadeSchedulers = field(init=False)
     """Those that nobody prepared."""
+    skipped: SkippedSteps = NONE
+    """Steps whose samples are passed over: those to come, and those that earlier starts have passed over."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
     is_recorded: bool = False

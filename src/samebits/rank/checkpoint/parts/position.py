@@ -10,6 +10,8 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.notices import say
+from samebits.protocol.records import plain
+from samebits.protocol.skipped_steps import SkippedSteps, of_resumed
 from samebits.protocol.state_files.whole_state import wrong_counters
 from samebits.rank.checkpoint.parts.part import ORDER, RUN, STREAM, UNCHANGED, Into, Part, Saved
 from samebits.rank.checks.loss_gauge import settle_losses
@@ -46,9 +48,31 @@ class Counters(Part):
                 f"it was saved with {theirs} prepared loaders, and the run has {mine}.", "Prepare the same loaders."
             )
         self._run.loop_state.epochs.check(self._saved["epochs"])
+        self._is_of_parent = self._read_parent()
+        self._skipped = self._skipped_steps()
         # [Note: why options are compared before anything is loaded]
         # The comparison raises for what is no list of options.
         prepared.preparations.options.overridden(self._saved.get("options", {}))
+
+    def _skipped_steps(self) -> SkippedSteps:
+        """The steps that were passed over, and those that will be."""
+        settings, saved = self._run.config.environment.settings, self._saved
+        given = SkippedSteps(settings.skipped_steps if settings is not None else ())
+        before = SkippedSteps.read(saved.get("skipped", []))
+        return of_resumed(given, before, saved["step"], is_branch=self._is_of_parent)
+
+    def _read_parent(self) -> bool:
+        """Whether the state is the one from which the run was branched, and not one of its own."""
+        settings = self._run.config.environment.settings
+        parent = settings.parent if settings is not None else None
+        if parent is None or self._saved.get("parent") == plain(parent):
+            return False
+        if self._saved["step"] != parent.step:
+            raise UsageError(
+                f"it was saved after step {self._saved['step']} of another run, and this one is a branch of {parent.text}.",
+                "Choose another --name.",
+            )
+        return True
 
     def keep_options(self) -> None:
         """Say which options of the script count no more, and keep those of the state."""
@@ -63,7 +87,7 @@ class Counters(Part):
 
     def load(self) -> None:
         saved, loop_state, step_timer = self._saved, self._run.loop_state, self._run.components.step_timer
-        resumption = loop_state.resumption
+        resumption, loop_state.skipped = loop_state.resumption, self._skipped
         loop_state.epochs.restore(saved["epochs"])
         step_timer.step, step_timer.epoch = saved["step"], saved["epoch"]
         step_timer.num_losses, step_timer.loss = saved["num_losses"], saved["loss"]
@@ -127,6 +151,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
             else {}
         ),
         **({"tallies": run.loop_state.tallies.encode(inside=inside is not None)} if with_tallies else {}),
+        **of_command_line(run),
         "options": run.loop_state.prepared.preparations.options.by_label,
         "loaders": [
             {
@@ -136,6 +161,16 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
             }
             for number, loader in enumerate(run.loop_state.prepared.loaders)
         ],
+    }
+
+
+def of_command_line(run: RunState) -> dict[str, Any]:
+    """Which run this is a branch of, and the steps that it passes over, where there is something to say."""
+    settings, skipped = run.config.environment.settings, run.loop_state.skipped
+    parent = settings.parent if settings is not None else None
+    return {
+        **({"parent": plain(parent)} if parent is not None else {}),
+        **({"skipped": [[*one] for one in skipped.ranges]} if skipped else {}),
     }
 
 

@@ -6,15 +6,14 @@ import os
 import re
 import time
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from samebits.cli.branch_options import Branching, check_branch
 from samebits.cli.program import check_program, machine_for
+from samebits.cli.run_places import Branching, PlaceWish, check_branch, places_of
 from samebits.cli.script_words import WORDS
 from samebits.cli.shared_options import (
     arithmetic_from,
@@ -24,17 +23,14 @@ from samebits.cli.shared_options import (
 from samebits.cli.torchrun_options import place_from, variable, without_meaning
 from samebits.errors import UsageError
 from samebits.launcher.choices import OnDamage, OnStall, Recover, Recovery, Verbosity
-from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
 from samebits.launcher.sizing import Size, Wish, check_numbers, size
-from samebits.launcher.supervise.joining import may_be_first, node_name
 from samebits.launcher.tracking import check_trackers
 from samebits.machine.gpus import gpu_names
 from samebits.protocol.backends import check_backend
-from samebits.protocol.branch import Parent, fresh_names
 from samebits.protocol.layout.mesh import (
     Form,
     check_over_nodes,
@@ -43,10 +39,8 @@ from samebits.protocol.layout.mesh import (
     launched,
     strategy_named,
 )
-from samebits.protocol.run_folder import STATES, runs_folder
-from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
-from samebits.protocol.skipped_steps import SkippedSteps
-from samebits.protocol.url import below, check_shared
+from samebits.protocol.saving import Keeping, Schedule, check_name, parse_checks
+from samebits.protocol.url import check_shared
 
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
@@ -76,8 +70,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     check_program(own.script, own.module, "run")
     trace_steps = steps_from("--trace", own.trace)
     source = source_of(own.script, own.module)
-    skipped = SkippedSteps.parse(own.skip_steps)
-    folder, base, saving, parent = _folders(own, place, skipped)
+    wish = PlaceWish(own.script, own.name, own.log_dir, own.save_every, own.keep, own.states)
+    branching = Branching(own.parent, own.fresh, own.skip_steps, takes_any=own.resume_nonfinite)
+    folder, base, saving, course = places_of(wish, place, branching)
     context = click.get_current_context(silent=True)
     entry = _entry(own, source)
     placement = Placement(
@@ -101,16 +96,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         trace_steps,
         own.full_traceback,
     )
-    computation = Computation(
-        own.lanes,
-        form,
-        arithmetic,
-        own.backend or "",
-        own.check_every or "",
-        parent=parent,
-        fresh=fresh_names(own.fresh),
-        skipped=skipped,
-    )
+    computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "", course=course)
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -258,39 +244,6 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
     if states is not None:
         check_shared(states, "--states")
-
-
-def _folders(
-    own: RunOptions, place: NodePlace, skipped: SkippedSteps
-) -> tuple[Path, Path, Saving | None, Parent | None]:
-    """A run folder, the folder in which it is, where the run saves by itself, and the run from which it was branched.
-
-    A name belongs to the run's first node.
-    """
-    is_first = place.is_one_node or may_be_first(place)
-    base, saving, parent = _place(own, place, skipped, is_first=is_first)
-    name, title = own.name if saving is None else None, own.script
-    if name is not None and not is_first:
-        check_name(name)
-        name, title = None, f"{name}-{node_name(place)}"
-    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving, parent
-
-
-def _place(
-    own: RunOptions, place: NodePlace, skipped: SkippedSteps, *, is_first: bool
-) -> tuple[Path, Saving | None, Parent | None]:
-    """Where run folders go; the run that has states has a place of its own, which its first node now holds."""
-    base = Path(own.log_dir) if own.log_dir else runs_folder(os.environ)
-    # `check_saving` and `check_branch` have refused states without a name.
-    if own.name is None or (own.save_every is None and own.parent is None):
-        return base, None, None
-    base /= own.name
-    branching = Branching(own.parent, base, place, is_first=is_first, takes_any=own.resume_nonfinite)
-    branching.look()
-    claim(base, is_first=is_first)
-    parent = branching.begin(skipped)
-    url = below(own.states, own.name) if own.states is not None else ""
-    return base, Saving(str((base / STATES).absolute()), own.save_every or "", own.keep, url), parent
 
 
 def _entry(own: RunOptions, source: str | None) -> EntryPoint:

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
@@ -98,6 +99,7 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
         "device": past.device,
     }
     program = program_from(told, ranks, machine_for(past.device, is_quiet=True), Form(options["strategy"]))
+    program = replace(program, course=past.course)
     return Wanted(past, step, ranks, options["rows"], options["pdb"], options["anomaly"]), program
 
 

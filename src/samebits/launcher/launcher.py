@@ -203,8 +203,8 @@ def _unused(request: LaunchRequest) -> list[Line]:
     """What was requested of a script that does without `samebits.init`."""
     asked = (
         (request.saving is not None and bool(request.saving.every), unsaved_line()),
-        (request.computation.parent is not None, unbranched_line()),
-        (bool(request.computation.skipped), unskipped_line()),
+        (request.computation.course.parent is not None, unbranched_line()),
+        (bool(request.computation.course.skipped), unskipped_line()),
         (request.computation.check_every not in {"", OFF}, unchecked_line()),
     )
     return [line for is_asked, line in asked if is_asked]

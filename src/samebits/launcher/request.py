@@ -11,13 +11,12 @@ from samebits.launcher.choices import Recovery, Verbosity
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.protocol.arithmetic import Arithmetic
-from samebits.protocol.branch import Parent
+from samebits.protocol.branch import Course
 from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.meeting_place import Restart, Seat
 from samebits.protocol.saving import Saving, SnapshotPlace
-from samebits.protocol.skipped_steps import NONE, SkippedSteps
 
 Device = Literal["cpu", "cuda"]
 
@@ -92,12 +91,8 @@ class Computation:
     """The backend of torch.distributed; empty for the script's."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
-    parent: Parent | None = None
-    """The run from whose state this one was branched."""
-    fresh: tuple[str, ...] = ()
-    """Options and values for which the script's own count, and not those of the parent's state."""
-    skipped: SkippedSteps = NONE
-    """Steps whose samples are passed over."""
+    course: Course = field(default_factory=Course)
+    """With which state the run begins, and which steps it passes over."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     proved: Proved | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.machine.visible import visible
 from samebits.protocol.records import restored
+from samebits.protocol.skipped_steps import NONE, SkippedSteps
 
 NEWEST = "newest"
 PARENT = "parent.json"
@@ -40,6 +41,18 @@ class Parent:
         except ValueError:
             return None
         return found if found is not None and found.run and found.step >= 0 else None
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the command line says of the steps of a run, besides its script."""
+
+    parent: Parent | None = None
+    """The run from whose state it was branched; None where it began by itself."""
+    fresh: tuple[str, ...] = ()
+    """Options and values for which the script's own count, and not those of the parent's state."""
+    skipped: SkippedSteps = NONE
+    """Steps whose samples are passed over."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ def fresh_names(text: str | None) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     if strange := [name for name in names if not _NAME.fullmatch(name)]:
         raise UsageError(
-            f"--fresh {visible(repr(strange[0]))} is no name of an option.",
+            f"--fresh {visible(repr(strange[0]))} cannot be the name of an option.",
             "Name options of an optimizer, or values of run.state, with commas: --fresh lr,weight_decay.",
         )
     return names

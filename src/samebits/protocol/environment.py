@@ -19,7 +19,7 @@ from samebits.protocol.layout.mesh import Form
 from samebits.protocol.meeting_place import MeetingPlace, Restart, Seat
 from samebits.protocol.records import plain, restored
 from samebits.protocol.saving import Saving, SnapshotPlace
-from samebits.protocol.skipped_steps import Range
+from samebits.protocol.skipped_steps import Range, SkippedSteps
 from samebits.protocol.tasks.innermost import check_around, innermost
 from samebits.protocol.tasks.task import Task
 
@@ -99,7 +99,12 @@ class RankSettings:
     fresh: tuple[str, ...] = ()
     """Names of options and values for which the script's own counts, and not that of the parent's state."""
     skipped_steps: tuple[Range, ...] = ()
-    """Steps whose samples are passed over: the first and the last one of each range (`SkippedSteps`)."""
+    """Steps whose samples are passed over: the first and the last one of each range."""
+
+    @property
+    def skipped(self) -> SkippedSteps:
+        """The same."""
+        return SkippedSteps(self.skipped_steps)
 
 
 @dataclass(frozen=True)

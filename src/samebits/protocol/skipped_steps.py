@@ -50,7 +50,7 @@ class SkippedSteps:
             found = _RANGE.fullmatch(word)
             if found is None or not found[0].isascii():
                 raise UsageError(
-                    f"{OPTION} {visible(repr(text))} is no range of steps.",
+                    f"{OPTION} {visible(repr(text))} cannot be read as a range of steps.",
                     f"Write the first and the last one, both included: {OPTION} 1234:1236, or several with commas.",
                 )
             first, last = int(found[1]), int(found[2])

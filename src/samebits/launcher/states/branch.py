@@ -56,8 +56,16 @@ class Branch:
                 f"--from takes a run of this disk, and {visible(self.source.word)} is a URL.",
                 "Name a run's folder: `samebits run --states URL` copies states to a URL, and resumes from there.",
             )
+        if self._is_itself():
+            problem = f"{visible(self.name)} cannot be a branch of itself."
+            raise UsageError(problem, "Choose another --name, or leave out --from to resume it.")
         if self._is_made() is None:
             self._candidates()
+
+    def _is_itself(self) -> bool:
+        with suppress(OSError, ValueError, UsageError):
+            return run_folder(self.source.word, self.runs).samefile(self.new)
+        return False
 
     def begin(self) -> Parent:
         """Put the copy in place, unless it was; under the lock of the new run.
@@ -85,7 +93,7 @@ class Branch:
         noted, steps = noted_parent(self.new), states_of(self.new)
         if noted is None and steps:
             raise UsageError(
-                f"{visible(self.new.name)} has states of its own (the newest after step {max(steps)}) and is no branch.",
+                f"{visible(self.new.name)} has states of its own (the newest after step {max(steps)}), and was not branched from another run.",
                 "Choose another --name, or leave out --from to resume it.",
             )
         if noted is not None and (noted.run != self.name or self.source.step not in (None, noted.step)):
@@ -99,9 +107,6 @@ class Branch:
     def _candidates(self) -> list[tuple[int, Path]]:
         """The states that may be taken, the newest first: the one that is named, or all."""
         place = run_folder(self.source.word, self.runs)
-        if place.exists() and self.new.exists() and place.samefile(self.new):
-            problem = f"{visible(self.name)} cannot be a branch of itself."
-            raise UsageError(problem, "Choose another --name, or leave out --from to resume it.")
         steps, noted = states_of(place), noted_parent(self.new)
         if not steps:
             raise UsageError(f"{visible(self.name)} has no state yet.", "Let it save some: --save-every 500steps.")
@@ -112,7 +117,7 @@ class Branch:
             raise _no_such_step(self.name, step, steps)
         if (row := summary_of(Found(steps[step]))) is None or row["files"] != COMPLETE:
             problem = row["problem"] if row is not None else f"{visible(self.name)} has just removed it."
-            raise UsageError(problem, "Begin with another state: `samebits checkpoint ls` lists them.")
+            raise UsageError(problem, "Choose another state: `samebits checkpoint ls` lists them.")
         return [(step, steps[step])]
 
     def _copy(self, state: Path, parent: Parent) -> None:
@@ -121,7 +126,7 @@ class Branch:
         if manifest.not_finite and not self.takes_any:
             raise UsageError(
                 f"The state of {parent.text} is not finite: {visible(manifest.not_finite)}.",
-                f"Begin with an older one, or give {RESUME_NONFINITE} to take it as it is.",
+                f"Choose an older one, or give {RESUME_NONFINITE} to take it as it is.",
             )
         try:
             target.begin()

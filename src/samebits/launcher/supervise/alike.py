@@ -20,7 +20,7 @@ OPEN = "the script's"
 
 def same_on_all(request: LaunchRequest) -> dict[str, str]:
     """What the results depend on, by the names that people know."""
-    computation = request.computation
+    course = request.computation.course
     source = source_of(request.title, request.entry.module is not None)
     digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
     form, arithmetic, saving, recovery = (
@@ -45,9 +45,9 @@ def same_on_all(request: LaunchRequest) -> dict[str, str]:
         "--resume-nonfinite": "yes" if request.recovery.resume_nonfinite else "no",
         "--from, --fresh and --skip-steps": " ".join(
             [
-                computation.parent.text if computation.parent is not None else "no run",
-                ",".join(computation.fresh) or "no options",
-                computation.skipped.text or "no steps",
+                course.parent.text if course.parent is not None else "no run",
+                ",".join(course.fresh) or "no options",
+                course.skipped.text or "no steps",
             ]
         ),
         "--save-every": f"{saving.every or OPEN}, --name {saving.name}, --keep {saving.keep or OPEN}, "

@@ -88,7 +88,7 @@ def opening_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line:
 
 def branch_lines(request: LaunchRequest) -> list[Line]:
     """From which run it was branched, and which steps it passes over, where there is something to say."""
-    parent, skipped = request.computation.parent, request.computation.skipped
+    parent, skipped = request.computation.course.parent, request.computation.course.skipped
     lines = [Line("branch", f"of {parent.text}")] if parent is not None else []
     return [*lines, *([Line("skips", f"the samples of {skipped.text}")] if skipped else [])]
 

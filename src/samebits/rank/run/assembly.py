@@ -6,7 +6,6 @@ from samebits.machine.leftovers import compiler_cache, remove_half_written
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.layout.placement import place
 from samebits.protocol.run_folder import RunFolder
-from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.rank.checks.checks import ScriptChecks
 from samebits.rank.init.device import keep_freed_memory
 from samebits.rank.init.join import join
@@ -47,8 +46,8 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     computed = decided.arithmetic.precision, decided.arithmetic.numerics, ", ".join(decided.arithmetic.allow)
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
-    skipped = environment.settings.skipped_steps if environment.settings is not None else ()
-    loop_state = LoopState(skipped=SkippedSteps(skipped))
+    settings = environment.settings
+    loop_state = LoopState(skipped=settings.skipped) if settings is not None else LoopState()
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)

@@ -18,9 +18,11 @@ from samebits.launcher.states.description import COMPLETE, summary_of
 from samebits.launcher.states.places import Found
 from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.visible import visible
+from samebits.protocol.branch import Course, Parent
 from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
+from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.verify.replay.values import Logged, logged_in
 
 NOT_LOOKED = "the run did not come so far that anybody had looked at what its states lack."
@@ -48,6 +50,8 @@ class PastRun:
     """What no state of it holds, in sentences."""
     states: Mapping[int, Path]
     """By the step after which each was saved."""
+    course: Course
+    """With which state it began, and which steps it passed over."""
 
     @property
     def title(self) -> str:
@@ -130,6 +134,9 @@ def _described(run: Run, logged: Logged) -> PastRun:
             logged,
             tuple(unsaved(run.folder, "sentences")) if run.folder.unsaved.exists() else (NOT_LOOKED,),
             _states_of(run.folder, decided),
+            Course(
+                Parent.read(plan["parent"]), tuple(map(str, plan["fresh"])), SkippedSteps.read(plan["skipped_steps"])
+            ),
         )
         not_exact = decided["not_exact"]
     except (KeyError, TypeError, ValueError, OverflowError):

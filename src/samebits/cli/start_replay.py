@@ -87,6 +87,9 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
     if options["pdb"] and options["as_json"]:
         raise UsageError("--pdb and --json both use the standard output.", "Give one of them.")
     past = past_run(options["run"], step, runs_folder(os.environ))
+    if step in past.course.skipped:
+        problem = f"{past.title} has no step {step}: its samples were passed over (--skip-steps {past.course.skipped})."
+        raise UsageError(problem, "Name a step that it made.")
     ranks = _ranks(options["ranks"], past)
     os.chdir(past.place)
     check_program(past.script, past.is_module, "run")

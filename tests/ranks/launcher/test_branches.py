@@ -6,9 +6,10 @@ import os
 import shutil
 
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 
 from samebits.protocol.state_files.whole_state import trouble_of
-from tests.support.launching import run_script, said, start, write_script
+from tests.support.launching import run_script, said, start, start_python, write_script
 from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
@@ -194,7 +195,7 @@ def test_links_and_devices_are_not_followed(tmp_path):
     (state / "model.safetensors").symlink_to(tmp_path / "model")
     refused = branch(tmp_path, name="exp3")
     assert refused.code == 2
-    os.remove(state / "model.safetensors")
+    (state / "model.safetensors").unlink()
     os.mkfifo(state / "model.safetensors")
     assert branch(tmp_path, name="exp4").code == 2
 
@@ -334,10 +335,10 @@ def test_what_a_scheduler_cannot_do_honestly_is_refused(tmp_path):
     args = ("--schedule", "cycle", "--lr", "0.2")
     refused = branch(tmp_path, "--fresh", "lr,max_lr,min_lr", args=args)
     assert refused.code == 2
-    assert "--fresh lr cannot be carried into the OneCycleLR of optimizer1" in refused.err
+    assert "--fresh lr cannot be carried into the OneCycleLR of optimizer," in refused.err
     betas = branch(tmp_path, "--fresh", "betas", args=args[:2])
     assert betas.code == 2
-    assert "betas, which OneCycleLR of optimizer1 sets in each step" in betas.err
+    assert "betas, which OneCycleLR of optimizer sets in each step" in betas.err
     stepped = tmp_path / "step"
     stepped.mkdir()
     parent(stepped, "--schedule", "step")
@@ -350,3 +351,36 @@ def test_a_script_without_samebits_is_told(made):
     ended = start(made, "-n", "1", "--from", "exp1@4", "--name", "plain", "plain.py").finish()
     assert ended.code == 0
     assert "--from began with no state: the script did not call samebits.init()." in ended.err
+
+
+def test_the_report_and_the_tracker_know_the_parent(tmp_path):
+    parent(tmp_path)
+    ended = branch(tmp_path, "--track", "tensorboard", "--skip-steps", "6:6", source="exp1@4")
+    assert ended.code == 0, ended.err
+    reader = event_accumulator.EventAccumulator(str(tmp_path / "samebits-runs/exp2/tensorboard"))
+    reader.Reload()
+    (text,) = reader.Tensors("parent/text_summary")
+    assert text.tensor_proto.string_val == [b"branched from exp1, after step 4"]
+    assert [one.step for one in reader.Scalars("loss")] == [5, *range(7, 17)]
+    for runs in (("exp2",), ("exp1", "exp2")):
+        said = start_python(tmp_path, "-m", "samebits", "report", *runs, "-o", "page.html").finish()
+        assert said.code == 0, said.err
+        assert '"branched from exp1 after step 4"' in (tmp_path / "page.html").read_text()
+    # the newest lines of the parent are as before, so nothing differs before the step that was left out
+    assert '"differences":["","loss at step 6"]' in (tmp_path / "page.html").read_text()
+
+
+def test_a_step_of_a_branch_can_be_replayed(tmp_path):
+    parent(tmp_path)
+    args = ("--lr", "0.05")
+    ended = branch(tmp_path, "--fresh", "lr", "--skip-steps", "6:7", *SAVES, args=args)
+    assert ended.code == 0, ended.err
+    (tmp_path / "samebits-runs/exp1").rename(tmp_path / "aside")
+    for step, begins in ((5, 4), (9, 8)):
+        made = start_python(tmp_path, "-m", "samebits", "replay", "exp2", "--step", str(step), "--json").finish()
+        assert made.code == 0, made.out + made.err
+        found = json.loads(made.out)
+        assert (found["begins_after_step"], found["difference"], found["made"]) == (begins, None, True)
+    skipped = start_python(tmp_path, "-m", "samebits", "replay", "exp2", "--step", "6").finish()
+    assert skipped.code == 2
+    assert "has no step 6: its samples were passed over (--skip-steps 6:7)" in skipped.err

@@ -160,7 +160,8 @@ def schedulers_with(run: RunState, optimizer: Optimizer) -> Iterator[LRScheduler
         if isinstance(one, LRScheduler) and id(one) not in seen:
             seen.add(id(one))
             found += inside(one)
-            if getattr(one, "optimizer", None) is optimizer:
+            # A library's own optimizer around a prepared one has the same groups.
+            if getattr(getattr(one, "optimizer", None), "param_groups", None) is optimizer.param_groups:
                 yield one
 
 

@@ -135,11 +135,10 @@ class FreshOptions:
                 if RATE in self._names and FIRST_RATE in made and first is not None:
                     self._carry_rate(group, _number(made[FIRST_RATE]), first)
             if RATE in self._names:
+                rates = [_number(group.get(FIRST_RATE, group[RATE])) for group in optimizer.param_groups]
                 for one in schedulers_with(self._run, optimizer):
-                    if hasattr(one, "base_lrs"):
-                        one.base_lrs = [_number(group.get(FIRST_RATE, group[RATE])) for group in optimizer.param_groups]
-                    if hasattr(one, "_last_lr"):
-                        one._last_lr = [_kept(group[RATE]) for group in optimizer.param_groups]  # noqa: SLF001
+                    now = {"base_lrs": rates, "_last_lr": [_kept(group[RATE]) for group in optimizer.param_groups]}
+                    vars(one).update({name: [*value] for name, value in now.items() if name in vars(one)})
 
     @staticmethod
     def _carry_rate(group: dict[str, Any], now: float, before: float) -> None:

@@ -154,6 +154,10 @@ def test_a_start_that_was_killed_while_it_copied_copies_again(tmp_path):
     shutil.copy(whole / "state.json", stage)
     (stage / "saving.json").write_text('{"format": "samebits-state"}')
     (runs / "exp2/parent.json").write_text('{"run": "exp1", "step": 4}')
+    # nothing has begun that could go on
+    alone = start(tmp_path, "-n", "1", "--name", "exp2", *SAVES, "script.py").finish()
+    assert alone.code == 2
+    assert "This run is a branch of exp1, after step 4, and cannot begin there: there is no state" in alone.err
     ended = branch(tmp_path)
     assert ended.code == 0, ended.err
     assert min(rows(ended.out)) == 5

@@ -3,7 +3,7 @@
     look      before anything is made: which run, which state, and whether the new run is that branch already
     begin     under the new run's lock: the copy, whole or not at all; of the other run nothing changes
 
-The parent is noted beside the states before the copy is in place, so a start that was killed between the two copies again.
+The parent is noted beside the states before the copy is in place. A start that was killed between the two has begun nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Branch:
             try:
                 self._copy(state, parent := Parent(self.name, step))
             except UsageError as error:
-                if self.source.step is not None or noted_parent(self.new) is not None:
+                if self.source.step is not None:
                     raise
                 problems.append(error)
                 say(f"{problem_of(error)} The state before it is looked at.")
@@ -96,21 +96,22 @@ class Branch:
                 f"{visible(self.new.name)} has states of its own (the newest after step {max(steps)}), and was not branched from another run.",
                 "Choose another --name, or leave out --from to resume it.",
             )
-        if noted is not None and (noted.run != self.name or self.source.step not in (None, noted.step)):
+        if not steps or noted is None:
+            return None
+        if noted.run != self.name or self.source.step not in (None, noted.step):
             wanted = f" after step {self.source.step}" if self.source.step is not None else ""
             raise UsageError(
                 f"{visible(self.new.name)} is a branch of {noted.text}, and not of {visible(self.name)}{wanted}.",
                 "Choose another --name.",
             )
-        return noted if steps else None
+        return noted
 
     def _candidates(self) -> list[tuple[int, Path]]:
         """The states that may be taken, the newest first: the one that is named, or all."""
         place = run_folder(self.source.word, self.runs)
-        steps, noted = states_of(place), noted_parent(self.new)
+        steps, step = states_of(place), self.source.step
         if not steps:
             raise UsageError(f"{visible(self.name)} has no state yet.", "Let it save some: --save-every 500steps.")
-        step = noted.step if noted is not None else self.source.step
         if step is None:
             return sorted(steps.items(), reverse=True)
         if step not in steps:

@@ -100,7 +100,7 @@ class Automatic:
         if settings is not None and settings.parent is not None:
             raise UsageError(
                 f"This run is a branch of {settings.parent.text}, and cannot begin there: {why}.",
-                "Start the branch again under another --name, on the node that has the parent's states.",
+                "Give --from again, on the node that has the parent's states, or begin another branch under another --name.",
             )
 
     def note_end(self) -> None:

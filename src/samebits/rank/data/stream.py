@@ -309,10 +309,11 @@ class StreamedSteps:
         return self._next
 
     def _read(self, **how: Any) -> Iterator[Block]:
-        return self._loader.read(self._epoch, self.done, with_state=self._with_state, skips=self._skips, **how)
-
-    def _skips(self, block: int) -> bool:
-        return self._first_step + block in self._skipped
+        # [Note: why the reading does not refer to these steps]
+        # It would be a cycle, and loader workers would live until the next collection of garbage.
+        first_step, skipped = self._first_step, self._skipped
+        skips = lambda block: first_step + block in skipped  # noqa: E731
+        return self._loader.read(self._epoch, self.done, with_state=self._with_state, skips=skips, **how)
 
     def _try(self, resumption: Resumption) -> Block | None:
         self._blocks = self._read(resumption=resumption)

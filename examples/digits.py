@@ -35,11 +35,14 @@ class Net(nn.Module):
         return self.head(self.dropout(hidden.flatten(1)))
 
 
-def data() -> tuple[torch.utils.data.Dataset, torch.utils.data.Dataset]:
-    """The training and the test set, split by a fixed shuffle."""
+def data(wrong: int | None = None) -> tuple[torch.utils.data.Dataset, torch.utils.data.Dataset]:
+    """The training and the test set, split by a fixed shuffle; picture `wrong` of all has another label."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    everything = TensorDataset(images, torch.tensor(digits.target))
+    labels = torch.tensor(digits.target)
+    if wrong is not None:
+        labels[wrong] = 9 - labels[wrong]
+    everything = TensorDataset(images, labels)
     train_set, test_set = random_split(everything, [1437, 360], torch.Generator().manual_seed(0))
     return train_set, test_set
 
@@ -48,10 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--weights", default="digits.safetensors", help="where the trained weights go")
+    parser.add_argument("--wrong-label", type=int, metavar="I", help="give picture I another label: an audit finds it")
     options = parser.parse_args()
 
     run = samebits.init(seed=0, lanes=4, threads=1)
-    train_set, test_set = data()
+    train_set, test_set = data(options.wrong_label)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)

@@ -7,8 +7,8 @@
 Each run draws a script of `benchmarks/kills/scripts`, ranks, a strategy and whether states are saved, and gets a few
 SIGKILLs: to a rank, two of them, one that is just starting again, a loader worker, the process that writes states. Others
 are stopped instead (SIGTERM, SIGINT, or SIGKILL of the launcher), and the same command goes on with other ranks, killed
-again. At the end of each: exit code 0, the bits and the whole state of an undisturbed run, each line of `run.log` once,
-the samples of each step, no process, shared memory or temporary file left. The exit code is 0 when all were so.
+again. At the end of each: exit code 0, the bits, the whole state and the record of an undisturbed run, each line of `run.log`
+once, the samples of each step, no process, shared memory or temporary file left. The exit code is 0 when all were so.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ class Campaign:
         place: an empty folder; what failed stays in it.
         only: names of scripts.
         seed: of all that is drawn.
+        audits: whether each run is checked on other ranks, by what it has recorded.
     """
 
-    def __init__(self, place: Path, only: list[str], seed: int) -> None:
-        self.place, self.only, self.chance = place, only, random.Random(seed)
+    def __init__(self, place: Path, only: list[str], seed: int, *, audits: bool) -> None:
+        self.place, self.only, self.chance, self.audits = place, only, random.Random(seed), audits
         self.quiet: dict[str, tuple[Training, float]] = {}
         self.counts: Counter[str] = Counter()
         self.back_s: list[float] = []
         self.failures: list[str] = []
-        self.runs = 0
+        self.runs = self.segments = 0
         self.useful_s, self.all_s = 0.0, 0.0
 
     def one(self, kills: int, stops: int) -> None:
@@ -63,6 +64,8 @@ class Campaign:
             back_s = [back for lost in training.lost_at if (back := notes.back_s(lost)) is not None]
             self.back_s += back_s
             training.check(quiet)
+            if self.audits:
+                self.segments += training.audit()
         except AssertionError as error:
             self.failures.append(f"{training.place}: {error}   [{' | '.join(training.ranks)}] {dict(training.counts)}")
             print(self.failures[-1], flush=True)
@@ -110,6 +113,7 @@ class Campaign:
             rows.append(
                 f"{'back (end of the first new step)':36}{middle:5.2f} s median, {high:.2f} s p95, {max(self.back_s):.2f} s most, of {len(self.back_s)}"
             )
+        rows += [f"{'segments audited':36}{self.segments:5}"] if self.audits else []
         rows.append(f"{'useful time':36}{self.useful_s / max(self.all_s, 1e-9):5.0%}")
         return "\n".join([*rows, f"{'failures':36}{len(self.failures):5}", *self.failures])
 
@@ -123,10 +127,11 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), default=every, metavar="NAME,...")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", type=Path, help="an empty folder that keeps what was printed, and what failed")
+    parser.add_argument("--audit", action="store_true", help="check each run on other ranks, by its record")
     options = parser.parse_args()
     place = options.place or Path(tempfile.mkdtemp(prefix="kills-"))
     place.mkdir(exist_ok=True)
-    campaign, began = Campaign(place, options.only, options.seed), time.monotonic()
+    campaign, began = Campaign(place, options.only, options.seed, audits=options.audit), time.monotonic()
     with suppress(KeyboardInterrupt):
         while campaign.kills < options.kills or campaign.stops < options.stops:
             stops = campaign.chance.randint(1, 3) if campaign.chance.random() < 0.5 else 0

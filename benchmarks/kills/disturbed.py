@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.faults.trial import marked
 from benchmarks.kills.notes import NOTES, Notes
+from samebits.protocol.record.reading import read_record
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -94,7 +95,7 @@ class Training:
 
     def _command(self, names: bool) -> list[str]:
         ranks = self.chance.choice((1, 2, 4)) if self.script in INTEGRATED else self.chance.randint(1, 4)
-        words = ["run", "-n", str(ranks), "--max-restarts", "1000"]
+        words = ["run", "-n", str(ranks), "--max-restarts", "1000", "--record"]
         strategies = ["auto"]
         if self.script == "layered":
             strategies = ["auto", "zero1", "model_parallel", "pipeline"]
@@ -247,6 +248,25 @@ class Training:
             "once": "each once" in result["samples"] or not result["steps"],
         }
 
+    def record(self) -> Path:
+        """The newest one."""
+        return max(self.place.glob("samebits-runs/**/record.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+
+    def audit(self) -> int:
+        """Check it on other ranks; how many segments were made again.
+
+        Raises:
+            AssertionError: when it is no match.
+        """
+        ranks = self.chance.choice((1, 2, 4)) if self.script in INTEGRATED else self.chance.randint(1, 4)
+        words = [sys.executable, "-m", "samebits", "audit", "-q", "--json", "-n", str(ranks), str(self.record())]
+        words += [str(SCRIPTS / f"{self.script}.py"), str(self.steps)]
+        path = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
+        variables = os.environ | {"PYTHONPATH": path}
+        ended = subprocess.run(words, cwd=self.place, env=variables, capture_output=True, text=True, check=False)
+        assert not ended.returncode, f"audited on {ranks} ranks: {ended.stdout}{ended.stderr}"
+        return len(json.loads(ended.stdout)["segments"])
+
     def check(self, quiet: Training) -> None:
         """Whether it is the other one, to the last bit, and nothing is left behind.
 
@@ -260,6 +280,9 @@ class Training:
     def check_bits(self, quiet: Training) -> None:
         """All but what is left behind."""
         mine, other = self.logged(), quiet.logged()
+        here, there = read_record(self.record()), read_record(quiet.record())
+        assert not (here.broken or here.differs or here.gaps), f"the record: {here.broken} {here.differs} {here.gaps}"
+        assert here.link(here.last) == there.link(there.last), f"the record has other steps: {self.record()}"
         differing = [line for line in mine if line not in other]
         assert self.result() == quiet.result(), f"the end differs: {self.result()}, not {quiet.result()}"
         assert mine == other, f"{len(mine)} of {len(other)} lines are logged; of them differ {differing[:3]}"

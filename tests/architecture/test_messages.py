@@ -64,6 +64,7 @@ IMPERATIVES = frozenset(
         "Put",
         "Raise",
         "Read",
+        "Record",
         "Receive",
         "Reduce",
         "Register",

@@ -22,6 +22,7 @@ FACES = frozenset(
         "integrations/transformers/trl.py",
         "rank/strategy/replica/buffers_to_come.py",
         "torch_backend.py",
+        "cli/audit.py",
         "cli/clean.py",
         "cli/demo.py",
         "cli/doctor.py",

@@ -25,6 +25,7 @@ from samebits.errors import UsageError
 from samebits.launcher.choices import OnDamage, OnStall, Recover, Recovery, Verbosity
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
+from samebits.launcher.record_facts import command_facts
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
 from samebits.launcher.sizing import Size, Wish, check_numbers, size
@@ -68,7 +69,6 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         check_backend(own.backend, decided.device, find_spec("samebits._native") is not None)
     recovery = replace(recovery_from(own, form), grace_s=own.grace, resume_nonfinite=own.resume_nonfinite)
     check_program(own.script, own.module, "run")
-    trace_steps = steps_from("--trace", own.trace)
     source = source_of(own.script, own.module)
     wish = PlaceWish(own.script, own.name, own.log_dir, own.save_every, own.keep, own.states)
     branching = Branching(own.parent, own.fresh, own.skip_steps, takes_any=own.resume_nonfinite)
@@ -93,10 +93,14 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         verbosity,
         command_started_ns(),
         own.track,
-        trace_steps,
+        steps_from("--trace", own.trace),
         own.full_traceback,
     )
     computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "", course=course)
+    if own.record:
+        facts = command_facts(own.script, own.args, is_module=own.module)
+        others = RECORDED_STATES if own.record_states is None else own.record_states
+        computation = replace(computation, record={**facts, **course.as_json(), "states": others})
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -104,6 +108,10 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
 
 PLAIN_STRATEGIES = (None, "auto", "ddp", "zero1")
 """Under these every rank needs a lane, also where only the script says how many there are."""
+
+
+RECORDED_STATES = 8
+"""How many states stay besides the newest ones: with them an audit can begin at many places."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,8 @@ class RunOptions:
     stall_after: float | None = None
     snapshots: str | None = None
     prove: str | None = None
+    record: bool = False
+    record_states: int | None = None
     log_dir: str | None = None
     track: tuple[str, ...] = ()
     trace: str | None = None
@@ -172,6 +182,7 @@ def check_options(own: RunOptions) -> None:
     grace_from(own.grace)
     check_branch(own.parent, own.name, own.fresh, own.skip_steps)
     check_saving(own.name, own.save_every, own.keep, own.states)
+    check_recording(own)
     check_trackers(own.track)
     for option, text in (("--prove", own.prove), ("--trace", own.trace)):
         steps_from(option, text)
@@ -244,6 +255,17 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
     if states is not None:
         check_shared(states, "--states")
+
+
+def check_recording(own: RunOptions) -> None:
+    """Raise `UsageError` for options of a record that cannot be."""
+    if own.record_states is None:
+        return
+    if not own.record:
+        raise UsageError("--record-states is about the states of a run with --record.", "Give both, or leave it out.")
+    if own.record_states < 0:
+        problem = f"--record-states must be at least 0, but is {own.record_states}."
+        raise UsageError(problem, f"Leave it out for {RECORDED_STATES}.")
 
 
 def _entry(own: RunOptions, source: str | None) -> EntryPoint:

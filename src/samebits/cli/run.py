@@ -68,7 +68,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
                 "skip_steps",
             ),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
-            "Proof": ("prove",),
+            "Proof": ("prove", "record", "record_states"),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
         }
     )
@@ -202,6 +202,17 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     metavar="STEPS",
     default=None,
     help="Before the run, prove its bits by short runs on 1 and 2 ranks: 3steps. [default: no]",
+)
+@click.option(
+    "--record", is_flag=True, help="Write down what each step was given and came to, so that anybody can check it."
+)
+@click.option(
+    "--record-states",
+    "--record_states",
+    type=int,
+    default=None,
+    metavar="N",
+    help="With --record: how many older states stay besides --keep, spread over the run. [default: 8]",
 )
 @click.option("--trace", metavar="STEPS", default=None, help="Record the first steps for Perfetto: 20steps.")
 @click.option(

@@ -98,12 +98,12 @@ def _states_at(word: str) -> list[Found]:
         return states_at(word, runs_folder(os.environ))
     if is_of_one_process(word):
         raise UsageError(f"{shown(word)} lives in the process that wrote it, not here.", "Name a path or another URL.")
-    _end_tidily()
+    end_tidily()
     room = click.get_current_context().with_resource(TemporaryFolder(COPY))
     return states_at_url(word, room)
 
 
-def _end_tidily() -> None:
+def end_tidily() -> None:
     """Let a signal that would end this process remove its copies first."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

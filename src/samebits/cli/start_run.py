@@ -11,6 +11,7 @@ from typing import Any
 from samebits.cli.launch_request import request_from, steps_from
 from samebits.cli.script_words import strays
 from samebits.launcher.launcher import launch
+from samebits.launcher.record_facts import record_text
 from samebits.launcher.request import LaunchRequest
 from samebits.launcher.script_source import source_of
 from samebits.launcher.terminal.report import Line, branch_lines
@@ -37,6 +38,8 @@ def start(options: dict[str, Any]) -> int:
 
         request = prove_first(request, steps, terminal)
     outcome = launch(request, terminal)
+    if request.computation.record and not request.output.is_quiet:
+        Console(terminal).line(Line("record", record_text(RunFolder(request.output.run_folder))))
     if request.output.trace_steps:
         written = write_trace(RunFolder(request.output.run_folder))
         text = f"{written}: open it in Perfetto" if written is not None else "nothing: no rank called samebits.init()"

@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from samebits.machine.gpus import gpu_names
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.claims import Proved
+from samebits.protocol.installation import installed
 from samebits.protocol.layout.mesh import Form
 
 MOST_PROOFS = 8
@@ -84,7 +84,7 @@ class Sources:
         gpus = gpu_names(os.environ, 1) if device == "cuda" else ()
         if place is None or (device == "cuda" and not gpus):
             return ""
-        machine = [version("torch"), platform.python_version(), *model_and_instructions(), *_installed(), *gpus]
+        machine = [version("torch"), platform.python_version(), *model_and_instructions(), *installed(), *gpus]
         found = hashlib.sha256(json.dumps([astuple(form), astuple(arithmetic), machine]).encode())
         found.update(read_regular(place[0]))
         return found.hexdigest()[:32]
@@ -222,13 +222,6 @@ def _read(folder: Path, key: str) -> list[Mapping[str, Any]]:
             [one for one in found if isinstance(one, dict) and one.keys() >= NAMES] if isinstance(found, list) else []
         )
     return []
-
-
-def _installed() -> list[str]:
-    """The packages here with their versions, as their folders are called."""
-    places = [place for place in map(Path, sys.path) if place.name in ("site-packages", "dist-packages")]
-    found = [one.name for place in places if place.is_dir() for one in place.iterdir()]
-    return sorted(name for name in found if name.endswith((".dist-info", ".egg-info")))
 
 
 def _hash(text: bytes) -> str:

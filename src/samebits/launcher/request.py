@@ -95,6 +95,8 @@ class Computation:
     """With which state the run begins, and which steps it passes over."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What the record of the run is to say of its command; empty where none is wanted."""
     proved: Proved | None = None
     """What was proved of the script before this run."""
     to_prove: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.machine.visible import visible
-from samebits.protocol.records import restored
+from samebits.protocol.records import plain, restored
 from samebits.protocol.skipped_steps import NONE, SkippedSteps
 
 NEWEST = "newest"
@@ -53,6 +53,21 @@ class Course:
     """Options and values for which the script's own count, and not those of the parent's state."""
     skipped: SkippedSteps = NONE
     """Steps whose samples are passed over."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record: `parent` and `skipped`, where there is something to say."""
+        parent = {"parent": {**plain(self.parent), "fresh": [*self.fresh]}} if self.parent is not None else {}
+        return parent | ({"skipped": [[*one] for one in self.skipped.ranges]} if self.skipped else {})
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Course:
+        """The inverse of `as_json`, of a file that may be anybody's. Raises ValueError for what samebits does not write."""
+        parent, fresh = record.get("parent"), []
+        if isinstance(parent, Mapping):
+            fresh, parent = parent.get("fresh", []), {key: parent[key] for key in parent if key != "fresh"}
+        if not isinstance(fresh, list) or not all(isinstance(one, str) for one in fresh):
+            raise ValueError(record)
+        return cls(Parent.read(parent), tuple(fresh), SkippedSteps.read(record.get("skipped", [])))
 
 
 @dataclass(frozen=True)

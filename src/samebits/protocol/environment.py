@@ -76,6 +76,8 @@ class RankSettings:
     """Precision and numerics from the command line."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded (`samebits.rank.recording.recorder` and `meter`); empty for a normal run."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """With `run --record`: what the command knows of the run, its script, arguments and commit; empty without."""
     saving: Saving | None = None
     """Where and when the state is saved by itself, from the command line."""
     check_every: str = ""

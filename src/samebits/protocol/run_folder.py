@@ -69,6 +69,10 @@ class RunFolder:
         """How far `rank` came after the last step that it recorded (JSON); absent while steps are missing."""
         return self.path / "evidence" / f"ending-{rank:05d}.json"
 
+    def samples(self, rank: int) -> Path:
+        """Which samples the lanes of `rank` were given in each step that `samebits audit` has made (JSON lines)."""
+        return self.path / "evidence" / f"samples-{rank:05d}.jsonl"
+
     def measured(self, rank: int) -> Path:
         """What `rank` measured for `samebits bench` (JSON)."""
         return self.path / "evidence" / f"measured-{rank:05d}.json"

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ def parse_steps(text: Any) -> int | None:
     return int(found[1]) if found else None
 
 
+_AT = re.compile(r"at ([0-9]{1,15}(?:,[0-9]{1,15})*)")
 _TIME = re.compile(r"([1-9][0-9]{0,14}) ?(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -36,6 +37,8 @@ class Schedule:
     steps: int = 0
     seconds: float = 0.0
     epoch: bool = False
+    at: frozenset[int] = frozenset()
+    """Behind these steps only, as an audit wants it: `at 40,80`."""
 
     @classmethod
     def parse(cls, text: Any, option: str = "save_every=") -> Schedule:
@@ -48,6 +51,8 @@ class Schedule:
             return cls(epoch=True)
         if steps := parse_steps(text):
             return cls(steps=steps)
+        if isinstance(text, str) and (listed := _AT.fullmatch(text)):
+            return cls(at=frozenset(map(int, listed[1].split(","))))
         if isinstance(text, str) and (found := _TIME.fullmatch(text)):
             return cls(seconds=int(found[1]) * _SECONDS[found[2]])
         raise UsageError(f"{option}{text!r} cannot be read.", "Write 500steps, 10min or epoch.")
@@ -56,6 +61,8 @@ class Schedule:
         """Whether to save after `step`, `seconds` after the last save."""
         if self.epoch:
             return ends_epoch
+        if self.at:
+            return step in self.at
         return step % self.steps == 0 if self.steps else seconds >= self.seconds
 
 
@@ -260,6 +267,26 @@ def newest_step(place: Path) -> int | None:
     """The step of the newest state below `place`, by its name only; None when there is none."""
     names = [path.name for path in place.iterdir()] if place.is_dir() else []
     return max((step for name in names if (step := step_of(name)) is not None), default=None)
+
+
+def spread(steps: Sequence[int], keep: int, others: int) -> list[int]:
+    """Of all steps the newest `keep` (at least one), and at most `others` older ones, as evenly as is possible.
+
+    Of too many, the one goes whose neighbours are closest together, the oldest of several; never the first.
+
+    Invariant: what came out goes in again with the next step. Of steps that come at equal distances three others or more lie
+    nowhere twice as far apart as they would if they were spread evenly.
+    """
+    older, newest = steps[:-keep], steps[-keep:]
+    if not others or not older:
+        return list(newest)
+    line: list[int] = []
+    for step in (*older, newest[0]):
+        line.append(step)
+        if len(line) > others + 1:
+            inner = range(1, len(line) - 1)
+            del line[min(inner, key=lambda place: line[place + 1] - line[place - 1])]
+    return [*line[:-1], *newest]
 
 
 SNAPSHOTS_KEPT = "samebits-kept-{}-{}"

@@ -388,3 +388,17 @@ def test_a_step_of_a_branch_can_be_replayed(tmp_path):
     skipped = start_python(tmp_path, "-m", "samebits", "replay", "exp2", "--step", "6").finish()
     assert skipped.code == 2
     assert "has no step 6: its samples were passed over (--skip-steps 6:7)" in skipped.err
+
+
+def test_a_branch_can_be_recorded_and_audited(tmp_path):
+    parent(tmp_path, options=("--record",))
+    args, options = ("--lr", "0.05"), ("--record", "--fresh", "lr", "--skip-steps", "7:8", *SAVES)
+    ended = branch(tmp_path, *options, args=args)
+    assert ended.code == 0, ended.err
+    (tmp_path / "samebits-runs/exp1").rename(tmp_path / "aside")
+    shown = start_python(tmp_path, "-m", "samebits", "record", "show", "exp2").finish()
+    assert "exp1, after step 4" in shown.out
+    assert "[[7, 8]]" in shown.out
+    audited = start_python(tmp_path, "-m", "samebits", "audit", "exp2").finish()
+    assert audited.code == 0, audited.out + audited.err
+    assert audited.out.startswith("MATCH")

@@ -3,9 +3,10 @@
 import pytest
 
 from samebits.errors import UsageError
-from samebits.protocol.branch import Parent, Source, fresh_names
+from samebits.protocol.branch import Course, Parent, Source, fresh_names
 from samebits.protocol.environment import Position, RankEnvironment, RankSettings, decode, encode
 from samebits.protocol.records import plain
+from samebits.protocol.skipped_steps import SkippedSteps
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,14 @@ def test_fresh_names_are_names():
 )
 def test_a_file_of_others_names_no_parent(record):
     assert Parent.read(record) is None
+
+
+@pytest.mark.parametrize("course", [Course(), Course(Parent("exp1", 7), ("lr",), SkippedSteps.parse("8:9"))])
+def test_a_course_is_read_as_it_was_written(course):
+    assert Course.read(course.as_json()) == course
+    for odd in ({"parent": {"run": "x", "step": 1, "fresh": "lr"}}, {"skipped": "x"}, {"skipped": [[3, 1]]}):
+        with pytest.raises((ValueError, TypeError)):
+            Course.read(odd)
 
 
 def test_ranks_are_told(tmp_path):

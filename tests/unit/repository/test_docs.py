@@ -84,7 +84,7 @@ def test_code_and_notes_name_design_pages_that_are_there() -> None:
     "Links lead somewhere, and the site loads nothing from the network; the README's commands exist; its "
     "picture shows what was measured",
     also=[
-        "test_the_readme_has_95_lines_at_most_and_names_commands_that_exist",
+        "test_the_readme_has_110_lines_at_most_and_names_commands_that_exist",
         "test_in_the_data_of_the_demo_ranks_were_killed_and_losses_and_bits_are_those_of_the_undisturbed_run",
         "test_in_the_data_of_the_picture_plain_ddp_drifts_and_samebits_does_not",
     ],
@@ -180,13 +180,13 @@ def test_the_design_is_13_pages() -> None:
     assert len(DESIGN) == 13, "a decision that is hard to reverse goes into the page of its subject"
 
 
-def test_the_readme_has_95_lines_at_most_and_names_commands_that_exist() -> None:
+def test_the_readme_has_110_lines_at_most_and_names_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 95
+    assert len(text.splitlines()) <= 110
     lines = re.findall(r"(?:^\$ |`)samebits ([a-z][^`\n]*)", text, re.MULTILINE)
     assert len(lines) >= 5
     for line in lines:
-        command, *words = line.split()
+        command, *words = line.partition(".py ")[0].split()  # what follows a script is its own
         found = commands.get_command(click.Context(commands), command)
         assert found is not None, line
         known = {name for option in found.params for name in option.opts}

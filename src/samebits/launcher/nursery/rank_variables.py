@@ -100,6 +100,7 @@ def rank_variables(
         form=request.computation.form,
         arithmetic=request.computation.arithmetic,
         evidence=request.computation.evidence,
+        record=request.computation.record,
         saving=request.saving,
         check_every=request.computation.check_every,
         resume_nonfinite=request.recovery.resume_nonfinite,

@@ -28,7 +28,7 @@ from samebits.protocol.layout.mesh import Form, launched, on_ranks
 from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.saving import Saving
 
-PURPOSES = ("verify", "bench", "replay")
+PURPOSES = ("verify", "bench", "replay", "audit")
 KEPT = ".kept"
 """The mark of one that is kept; its time is when that was."""
 YOUNG_S = 24 * 3600.0

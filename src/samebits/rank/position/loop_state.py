@@ -95,6 +95,10 @@ class OpenPass:
     """What the lanes of the current pass logged: (weighted sum, weight) by name."""
     losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
     """Those of the last passes that no gauge shows yet, each with its step."""
+    fetched: list[tuple[int, int, str]] = field(default_factory=list)
+    """With a record, what this rank's lanes were given since the last pass: step, lane, digests."""
+    all_fetched: list[tuple[int, int, str]] = field(default_factory=list)
+    """The same of all ranks, until the record takes it."""
 
     def forget(self) -> None:
         """Forget what lanes left in a pass that is given up."""
@@ -130,6 +134,8 @@ class EpochState:
     """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+    skipped: SkippedSteps = NONE
+    """Steps of the run whose samples are passed over: those to come, and those that earlier starts have passed over."""
     accounts: list[dict[str, Any]] = field(default_factory=list)
     """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
 
@@ -196,10 +202,10 @@ class LoopState:
     rates: Rates = field(default_factory=Rates)
     schedulers: MadeSchedulers = field(init=False)
     """Those that nobody prepared."""
-    skipped: SkippedSteps = NONE
-    """Steps whose samples are passed over: those to come, and those that earlier starts have passed over."""
     ended: bool = False
     """Whether the run is over; its loop must not continue."""
+    recorded: Mapping[str, Any] | None = None
+    """What a record says of the last step, the same on every rank: the one that writes it may be lost before it came to that."""
     is_recorded: bool = False
     """Whether `verify` has all that it wants: loops end as if the data were over."""
     looks: Looks = field(default_factory=Looks)

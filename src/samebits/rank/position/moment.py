@@ -32,6 +32,8 @@ class Moment:
     """What had been switched another way since the run's beginning."""
     lines: Sequence[Mapping[str, Any]]
     """What `run.log` has written in the step that ended there."""
+    recorded: Mapping[str, Any] | None
+    """What a record says of that step."""
 
 
 class Region(StrEnum):

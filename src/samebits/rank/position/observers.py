@@ -1,6 +1,6 @@
 """Who looks at a run: what `verify`, `replay` and `bench` record, and whoever comes later.
 
-The loop announces, the others listen; `rank.run.assembly` makes them, so a new one is named there. An observer answers nothing,
+The loop announces, the others listen; `rank.recording.wanted` makes them, so a new one is named there. An observer answers nothing,
 and may stand in any order among the others; that everything wanted is recorded it writes where the loop looks
 (`LoopState.is_over`). What nobody listens to costs nothing. On which ranks there are observers follows from `Config.purpose`, the
 same on all, so those of `verify` may exchange where it says "collective".
@@ -22,6 +22,9 @@ from samebits.rank.strategy.contract import PassResult
 
 class Observer:
     """Looks. Override what it wants to hear."""
+
+    def attach(self, run: Any) -> None:
+        """The run is there, as a `RunState`; nothing has happened in it."""
 
     def begin_epoch(self, loader: PreparedLoader, plan: EpochPlan | None) -> None:
         """An epoch is planned; a stream has no plan. Collective."""
@@ -59,6 +62,9 @@ class Observer:
     def end_run(self) -> None:
         """The script is over, well. Collective."""
 
+    def has_bits(self, digest: str) -> None:
+        """The run is over, and so are the bits of its model, as SHA-256; on rank 0."""
+
 
 class Observers:
     """Those of a run: for each event, what is to be called."""
@@ -76,6 +82,7 @@ class Observers:
         self.left_loop = _who(observers, Observer.left_loop)
         self.saved_state = _who(observers, Observer.saved_state)
         self.end_run = _who(observers, Observer.end_run)
+        self.has_bits = _who(observers, Observer.has_bits)
 
 
 def _who(observers: tuple[Observer, ...], event: Callable[..., None]) -> tuple[Callable[..., None], ...]:

@@ -33,6 +33,8 @@ class Rates:
 
     def __init__(self) -> None:
         self._slots: mmap.mmap | None = None
+        self.taken: list[float] | None = None
+        """Those of the updates since somebody has emptied it; None where nobody asks."""
         self._step = self._call = 0
 
     def open(self, folder: Path) -> None:
@@ -54,6 +56,8 @@ class Rates:
         Raises:
             UsageError: when a start before this one made it with other rates.
         """
+        if self.taken is not None:
+            self.taken += map(_rate_of, groups)
         if self._slots is None:
             return
         self._call = self._call + 1 if step == self._step else 0

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.position.observers import Observer
+from samebits.rank.position.run_state import RunState
 from samebits.rank.position.step_timer import StepTimer
 
 PARTS = {Phase.DATA: "data", Phase.COMPUTE: "compute", Phase.EXCHANGE: "exchange", Phase.UPDATE: "update"}
@@ -49,7 +50,10 @@ class Meter(Observer):
         self._hook = register_optimizer_step_post_hook(self._after_update)
         self._written = False
         self.report: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """What the strategy says of this rank's stage of the model; None where there are no stages. Set once it is made."""
+        """What the strategy says of this rank's stage of the model; None where there are no stages."""
+
+    def attach(self, run: RunState) -> None:
+        self.report = run.components.strategy.report
 
     def begin_step(self, step: int, num_samples: int, is_first: bool) -> None:
         """Begin a step; end the one before it, unless an epoch ended between them."""

@@ -16,27 +16,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from samebits.protocol.environment import MEASURE, RankEnvironment
-from samebits.protocol.journal.spans import spans
 from samebits.protocol.layout.cut import Cut
 from samebits.protocol.layout.stream_key import Domain, stream_key
-from samebits.protocol.recording import REPLAY
-from samebits.protocol.run_folder import RunFolder
 from samebits.rank.data.lane_dataset import LaneIndices
 from samebits.rank.data.loader import LanePart, PreparedLoader
 from samebits.rank.data.order import EpochPlan
 from samebits.rank.position.moment import LoopPosition
 from samebits.rank.position.observers import Observer
 from samebits.rank.position.run_state import RunState
-from samebits.rank.position.step_timer import StepTimer
-from samebits.rank.position.trace import Trace
-from samebits.rank.recording.calm import calm, calm_random_numbers
-from samebits.rank.recording.meter import Meter
+from samebits.rank.recording.calm import calm_random_numbers
 from samebits.rank.recording.recorder import Recorder, Taken
-from samebits.rank.recording.replayed import Replayed
 from samebits.rank.recording.step_operators import StepOperators, make_operators
 from samebits.rank.strategy.contract import PassResult
 
@@ -194,38 +185,3 @@ def _taken(run: RunState) -> Taken:
         run.is_here,
         partial(run.components.strategy.whole_state, everyone=True),
     )
-
-
-def make_recorder(environment: RankEnvironment, folder: RunFolder | None) -> Recorder | None:
-    wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
-    if not wanted or folder is None or MEASURE in wanted or REPLAY in wanted:
-        return None
-    recorder = Recorder(folder, environment.position.rank, wanted)
-    if recorder.plain:
-        calm()
-    return recorder
-
-
-def make_replayed(environment: RankEnvironment, folder: RunFolder | None) -> Replayed | None:
-    """What `samebits replay` wants; None in other runs."""
-    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
-    if REPLAY not in wanted or folder is None:
-        return None
-    return Replayed(folder, environment.position.rank, wanted[REPLAY])
-
-
-def make_meter(
-    environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer, device: torch.device
-) -> Meter | None:
-    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
-    if MEASURE not in wanted or folder is None:
-        return None
-    return Meter(folder, environment.position.rank, wanted[MEASURE], step_timer, device)
-
-
-def trace_steps(environment: RankEnvironment, folder: RunFolder | None, step_timer: StepTimer) -> None:
-    """Let the step timer write the trace that the command line wants, and a torch.profiler of the script show its ranges."""
-    spans.profiler = torch.autograd.profiler
-    rank, settings = environment.position.rank, environment.settings
-    if folder is not None and settings is not None and settings.trace_steps:
-        step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))

@@ -29,7 +29,7 @@ class Replayed(Observer):
     Args:
         folder: of the run.
         rank: of this process.
-        wanted: `step`; `rows` (measure each lane's gradients); `pdb` (open the debugger at the step's first lane);
+        wanted: `step`; `saves` (end only where the next step begins: a state of the last one is wanted); `rows` (measure each lane's gradients); `pdb` (open the debugger at the step's first lane);
             `anomaly` (let torch name the forward line of a NaN in a backward).
     """
 
@@ -53,6 +53,10 @@ class Replayed(Observer):
         self._run = run
         if self._wanted.get("rows"):
             run.components.strategy.observers.append(self._take_lane)
+
+    def before_step(self) -> None:
+        if self._run.components.step_timer.step >= self._last:
+            self._end()
 
     def begin_step(self, step: int, _num_samples: int, _is_first: bool) -> None:
         self._first = self._first or step
@@ -87,7 +91,7 @@ class Replayed(Observer):
             self._norms = {}
 
     def end_step(self) -> None:
-        if self._run.components.step_timer.step >= self._last:
+        if self._run.components.step_timer.step >= self._last and not self._wanted.get("saves"):
             self._end()
 
     def left_loop(self) -> None:
@@ -95,7 +99,7 @@ class Replayed(Observer):
         self._has_left = self._run.components.step_timer.step >= self._last
 
     def begin_loop(self) -> None:
-        if self._has_left:
+        if self._has_left and not self._wanted.get("saves"):
             self._end()
 
     def end_run(self) -> None:

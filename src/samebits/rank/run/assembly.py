@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from samebits.machine.leftovers import compiler_cache, remove_half_written
+from samebits.protocol.arithmetic import why_not_exact
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.layout.placement import place
 from samebits.protocol.run_folder import RunFolder
@@ -16,10 +17,9 @@ from samebits.rank.position.loop_state import LoopState
 from samebits.rank.position.metrics import MetricsFile
 from samebits.rank.position.observers import Observers
 from samebits.rank.position.participants import States
-from samebits.rank.position.run_state import Components, Config, Purpose, RunState
+from samebits.rank.position.run_state import Components, Config, RunState
 from samebits.rank.position.step_timer import StepTimer
-from samebits.rank.recording.recorder import Recorder
-from samebits.rank.recording.recording import Recording, make_meter, make_recorder, make_replayed, trace_steps
+from samebits.rank.recording.wanted import make_observers, make_recorder, purpose_of, trace_steps
 from samebits.rank.run.decisions import Decided, in_a_sentence
 from samebits.rank.run.prepare.optimizers import make_precision
 from samebits.rank.strategy.choice import choose_strategy, devices_for_stages
@@ -47,13 +47,14 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
     settings = environment.settings
-    loop_state = LoopState(skipped=settings.skipped) if settings is not None else LoopState()
+    loop_state = LoopState()
+    if settings is not None:
+        loop_state.epoch.skipped = settings.skipped
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)
-    recording = Recording(recorder) if recorder is not None else None
-    meter = make_meter(environment, folder, step_timer, device)
-    replayed = make_replayed(environment, folder)
+    why_not = why_not_exact(mesh.strategy, decided.arithmetic.numerics, decided.arithmetic.allow)
+    observers = make_observers(environment, recorder, step_timer, device, why_not)
     components = Components(
         transport=transport,
         strategy=strategy,
@@ -63,7 +64,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         metrics=_metrics(environment, folder, step_timer),
         checks=checks,
         states=states,
-        observers=Observers(*(one for one in (recording, meter, replayed) if one is not None)),
+        observers=Observers(*observers),
         scaler=precision.scale,
     )
     if components.scaler is not None:
@@ -73,17 +74,14 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
         decided.lanes_named,
         mesh,
         placement,
-        _purpose(recorder, measures=meter is not None, replays=replayed is not None),
+        purpose_of(environment, recorder),
     )
     config = Config(environment, folder, device, threads, *how)
     run = RunState(config, components, loop_state)
     # Whoever looks at it was made before it.
     checks.run = run
-    for one in (recording, replayed):
-        if one is not None:
-            one.attach(run)
-    if meter is not None:
-        meter.report = components.strategy.report
+    for one in observers:
+        one.attach(run)
     return run
 
 
@@ -91,12 +89,6 @@ def _metrics(environment: RankEnvironment, folder: RunFolder | None, step_timer:
     path = folder.metrics if folder is not None and environment.position.rank == 0 else None
     settings = environment.settings
     return MetricsFile(path, step_timer, settings.restart.metrics_bytes if settings is not None else 0)
-
-
-def _purpose(recorder: Recorder | None, *, measures: bool, replays: bool) -> Purpose:
-    if recorder is None:
-        return Purpose(measures=measures, replays=replays)
-    return Purpose(records=True, is_plain=recorder.plain, stops_after_saving=bool(recorder.stops))
 
 
 def _set_process_up(decided: Decided) -> None:

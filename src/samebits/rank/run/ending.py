@@ -84,7 +84,7 @@ def has_failed(run: RunState) -> bool:
 def _say_unreached(run: RunState) -> None:
     """Name steps that were to be passed over and that the run did not come to."""
     step = run.components.step_timer.step
-    if (left := run.loop_state.skipped.after(step)) and run.is_users_main:
+    if (left := run.loop_state.epoch.skipped.after(step)) and run.is_users_main:
         say(f"{OPTION} names {left.text}, and the run ended after step {step}.")
 
 
@@ -94,6 +94,8 @@ def _write_result(run: RunState) -> None:
     digest = state_hash(run) if run.loop_state.prepared.models else ""
     if run.components.transport.rank != 0:
         return
+    for has_bits in run.components.observers.has_bits:
+        has_bits(digest)
     without = names_without(run)
     if run.config.folder is None:
         if digest and run.loop_state.notices.decisions:

@@ -116,7 +116,8 @@ def _save_by_itself(run: RunState, kept: KeptStates, saving: Saving | None, said
     # Runs of `verify` and `bench` save nothing of their own; `verify --interrupt` gives its runs a place.
     if saving is not None and (is_users or is_given):
         asks = _who_asks(run) if is_users else NoStopRequests()
-        kept.save(Automatic(run, saving, claims=not is_given, asks=asks))
+        others = settings.record.get("states", 0) if settings is not None and is_users else 0
+        kept.save(Automatic(run, saving, others, claims=not is_given, asks=asks))
     if is_users and run.components.transport.rank == 0:
         for sentence in filter(None, (said.unused if saving is None else "", nothing_to_check(run))):
             say(sentence)

@@ -20,6 +20,7 @@ from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.visible import visible
 from samebits.protocol.branch import Course, Parent
 from samebits.protocol.layout.mesh import MOST_LANES
+from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
 from samebits.protocol.skipped_steps import SkippedSteps
@@ -52,6 +53,8 @@ class PastRun:
     """By the step after which each was saved."""
     course: Course
     """With which state it began, and which steps it passed over."""
+    record: Record | None
+    """What it has recorded, where it has."""
 
     @property
     def title(self) -> str:
@@ -137,6 +140,7 @@ def _described(run: Run, logged: Logged) -> PastRun:
             Course(
                 Parent.read(plan["parent"]), tuple(map(str, plan["fresh"])), SkippedSteps.read(plan["skipped_steps"])
             ),
+            _record_of(run.folder),
         )
         not_exact = decided["not_exact"]
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -151,6 +155,15 @@ def _described(run: Run, logged: Logged) -> PastRun:
             "Put the script and its data back there.",
         )
     return found
+
+
+def _record_of(folder: RunFolder) -> Record | None:
+    """A record whose chain does not hold, or that is none, is none."""
+    for place in (folder.path, folder.path.parent):
+        with suppress(UsageError):
+            record = read_record(place / FILE)
+            return None if record.broken or record.differs is not None else record
+    return None
 
 
 def _states_of(folder: RunFolder, decided: Mapping[str, Any]) -> dict[int, Path]:

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from samebits.errors import UsageError
+from samebits.launcher.record_facts import command_facts
 from samebits.launcher.trials.trials import Trial, Trials
 from samebits.machine.regular_file import read_regular
 from samebits.protocol.journal.ring import JournalReader
+from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.recording import REPLAY
 from samebits.protocol.run_folder import MOST_BYTES, STATES, read_lines
 from samebits.protocol.saving import NEVER, Saving
 from samebits.protocol.script_files import ScriptFiles
+from samebits.verify.audit.compare import first_difference
 from samebits.verify.replay.past_run import PastRun, copy_state, seen_in
 from samebits.verify.replay.values import ABSENT, Compared, compare_values, logged_in
 from samebits.verify.result import CANNOT_TELL
@@ -48,6 +52,10 @@ class Replayed:
     has_changed: bool = False
     """Whether the script was changed after the run had begun."""
     compared: Compared = field(default_factory=lambda: Compared(0, 0, 0, ()))
+    steps: int = 0
+    """Steps that are as the run has recorded them: samples, losses, learning rates."""
+    other_step: str = ""
+    """The first that is not, in a sentence."""
     passes: list[dict[int, dict[str, Any]]] = field(default_factory=list)
     """Of the step: for each, by lane, its samples, loss and the norm of its gradients."""
     is_there: bool = False
@@ -66,7 +74,7 @@ class Replayed:
     @property
     def exit_code(self) -> int:
         """0, 1 where something differs or the step itself failed, 125 where the step was not reached."""
-        if self.compared.other is not None or self.failed_there:
+        if self.compared.other is not None or self.other_step or self.failed_there:
             return 1
         return 0 if self.is_there else CANNOT_TELL
 
@@ -83,6 +91,8 @@ class Replayed:
             "values_compared": self.compared.count,
             "names": list(self.compared.names),
             "difference": vars(other) if other is not None else None,
+            "steps_compared": self.steps,
+            "other_step": self.other_step,
             "passes": [[{"lane": lane, **row} for lane, row in lanes.items()] for lanes in self.passes],
             "failure": self.block or self.why,
             "forward_line": self.forward,
@@ -106,10 +116,14 @@ def replay(wanted: Wanted, found: Replayed, state: Path | None, trials: Trials) 
         states.mkdir()
     else:
         copy_state(state, states)
-    asked = {"step": wanted.step, "rows": wanted.rows, "pdb": wanted.pdb, "anomaly": wanted.anomaly}
+    past = wanted.past
+    told = command_facts(past.script, past.args, is_module=past.is_module) if past.record is not None else {}
+    asked = {"step": wanted.step, "rows": wanted.rows, "pdb": wanted.pdb, "anomaly": wanted.anomaly, "record": told}
     label = f"steps {found.begins_after + 1} to {wanted.step}"
-    trial = trials.run(label, wanted.ranks, wanted.past.lanes, {REPLAY: asked}, saving=Saving(str(states), NEVER))
-    _note(found, trial, wanted.past)
+    trial = trials.run(label, wanted.ranks, past.lanes, {REPLAY: asked}, saving=Saving(str(states), NEVER))
+    _note(found, trial, past)
+    if past.record is not None:
+        _compare_steps(found, trial, past.record)
 
 
 def _note(found: Replayed, trial: Trial, past: PastRun) -> None:
@@ -128,6 +142,15 @@ def _note(found: Replayed, trial: Trial, past: PastRun) -> None:
         found.is_there = not found.why
     whole = range(found.begins_after + 1, found.step if found.is_there else 0)
     found.compared = compare_values(past.logged, logged_in(read_lines(trial.folder.metrics)), whole)
+
+
+def _compare_steps(found: Replayed, trial: Trial, record: Record) -> None:
+    """Compare the steps that were made with what the run has recorded of them."""
+    with suppress(UsageError):
+        made = read_record(trial.folder.path / FILE)
+        last = found.step if found.is_there else min(found.step, made.last)
+        difference, found.steps = first_difference(record, made, found.begins_after, last)
+        found.other_step = difference.text if difference is not None else ""
 
 
 def forward_line(log: Path, script: Path) -> str:

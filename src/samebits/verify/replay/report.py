@@ -35,13 +35,13 @@ def show(found: Replayed, console: Console, *, seconds: float, has_rows: bool) -
 
 
 def _verdict(found: Replayed) -> tuple[str, str]:
-    if found.compared.other is not None:
+    if found.compared.other is not None or found.other_step:
         return "OTHER VALUES", BAD
     if found.failed_there:
         return "FAILED IN", BAD
     if not found.is_there:
         return "NOT REACHED", EXPECTED
-    return ("SAME VALUES", GOOD) if found.compared.count else ("NOT COMPARED", EXPECTED)
+    return ("SAME VALUES", GOOD) if found.compared.count or found.steps else ("NOT COMPARED", EXPECTED)
 
 
 def _what(found: Replayed) -> str:
@@ -58,8 +58,15 @@ def _sentences(found: Replayed) -> Iterator[tuple[str, str]]:
         )  # fmt: skip
         values = f"{compared.count} value{'s' * (compared.count != 1)}"
         yield f"{values} of {steps} came again, to the last bit: {', '.join(compared.names)}", ""
-    elif other is None and found.is_there:
+    elif other is None and found.is_there and not found.steps:
         yield "The run logged no finite value in these steps (run.log), so there was nothing to compare.", ""
+    if found.other_step:
+        yield found.other_step, BAD
+    elif found.steps:
+        yield (
+            f"{found.steps} step{'s' * (found.steps != 1)} as the run recorded them: samples, losses, learning rates",
+            "",
+        )
     if other is not None:
         there, here = text_of(other.recorded), text_of(other.replayed)
         yield f"{other.name} of step {other.step} was {there}, and is {here} now", BAD

@@ -114,7 +114,7 @@ class Counters(Part):
 
     def load(self) -> None:
         saved, loop_state, step_timer = self._saved, self._run.loop_state, self._run.components.step_timer
-        resumption, loop_state.skipped = loop_state.resumption, self._skipped
+        resumption, loop_state.epoch.skipped = loop_state.resumption, self._skipped
         loop_state.epochs.restore(saved["epochs"])
         step_timer.step, step_timer.epoch = saved["step"], saved["epoch"]
         step_timer.num_losses, step_timer.loss = saved["num_losses"], saved["loss"]
@@ -193,7 +193,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
 
 def of_command_line(run: RunState) -> dict[str, Any]:
     """Which run this is a branch of, and the steps that it passes over, where there is something to say."""
-    settings, skipped = run.config.environment.settings, run.loop_state.skipped
+    settings, skipped = run.config.environment.settings, run.loop_state.epoch.skipped
     parent = settings.parent if settings is not None else None
     return {
         **({"parent": plain(parent)} if parent is not None else {}),

@@ -79,6 +79,8 @@ class LoadPlan:
         self.new, self.loaders = saved.new, saved.counters["loaders"]
         self.lines = saved.counters.get("lines", [])
         """What `run.log` had written in the last step, where the rank that writes it may have been lost before."""
+        self.recorded = saved.counters.get("recorded")
+        """The same of a record."""
         self._counters, self._streams, self._objects = Counters(run), Streams(run), Objects(run)
         self._models, self._gradients, self._modes = Models(run), Gradients(run), Modes(run)
         self._optimizers, self._schedulers = Optimizers(run), Schedulers(run)

@@ -65,12 +65,15 @@ class AsyncCheckpointer:
     Args:
         keep: how many stay.
         url: where copies of them go; empty: nowhere.
+        others: how many older ones stay besides.
         refusal: says why a state of so many bytes is not to be copied, if it is not; a run goes without such a state, and
             without one for which there is no memory. If there is no such function, it waits until the state is written.
     """
 
-    def __init__(self, keep: int, url: str = "", *, refusal: Callable[[int], str] | None = None) -> None:
-        self._keep, self._url, self._goes_without = keep, url, refusal is not None
+    def __init__(
+        self, keep: int, url: str = "", *, others: int = 0, refusal: Callable[[int], str] | None = None
+    ) -> None:
+        self._keep, self._url, self._others, self._goes_without = keep, url, others, refusal is not None
         self._memory = CommonMemory(refusal or _never)
         self._writer: Writer | None = None
         self._target = Path()
@@ -154,6 +157,7 @@ class AsyncCheckpointer:
             growing_time(run.components.step_timer.step),
             not self._goes_without,
             self._url,
+            self._others,
         ).encode()
         try:
             for at, data in ((end, order), *((image.at, image.header) for image in images.values())):
@@ -172,7 +176,7 @@ class AsyncCheckpointer:
             say(NO_MEMORY.format(why))
         if (problem := write_now(run, folder, contents, found)) or not is_main:
             return problem
-        if problem := Store(folder.target.parent, self._keep, self._url).added(folder.target):
+        if problem := Store(folder.target.parent, self._keep, self._url, others=self._others).added(folder.target):
             say(f"{problem} The run continues.")
         return ""
 

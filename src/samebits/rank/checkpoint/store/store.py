@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.protocol.saving import state_name, step_of
+from samebits.protocol.saving import spread, state_name, step_of
 from samebits.protocol.state_files.flushed import sync
 from samebits.protocol.state_files.folder import StateFolder, is_locked
 from samebits.protocol.state_files.manifest import problem_of
@@ -33,12 +33,13 @@ class Store:
         place: a folder of its own, such as samebits-runs/exp1/states.
         keep: how many states stay.
         url: where copies of them go; empty: nowhere.
+        others: how many older ones stay besides, spread over the run; at the URL none do.
         keeps_finite: whether the newest finite state stays, however many came after it that are not. Snapshots need none: ranks
             that start again continue as they would have.
     """
 
-    def __init__(self, place: Path, keep: int, url: str = "", *, keeps_finite: bool = True) -> None:
-        self.place, self.keep, self._keeps_finite = place, keep, keeps_finite
+    def __init__(self, place: Path, keep: int, url: str = "", *, others: int = 0, keeps_finite: bool = True) -> None:
+        self.place, self.keep, self._others, self._keeps_finite = place, keep, others, keeps_finite
         self._remote = RemoteStore(url, keep) if url else None
 
     def path(self, step: int) -> Path:
@@ -64,11 +65,12 @@ class Store:
             for path in self.place.iterdir():
                 if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path) and not is_locked(path):
                     remove(path)
-            states = self.newest_first()
+            states = sorted(self._states())
+            stay = {*spread([step for step, _ in states], self.keep, self._others)}
             asks = self._keeps_finite and len(states) > self.keep
-            newest_finite = next(filter(_is_finite, states), None) if asks else None
-            for path in states[self.keep :]:
-                if path != newest_finite:
+            newest_finite = next(filter(_is_finite, self.newest_first()), None) if asks else None
+            for step, path in states:
+                if step not in stay and path != newest_finite:
                     with suppress(OSError):
                         _retire(path)
 

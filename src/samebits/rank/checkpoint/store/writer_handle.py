@@ -140,6 +140,8 @@ class Order:
     """See `Store`."""
     url: str = ""
     """The place at a URL that gets a copy; empty: none does."""
+    others: int = 0
+    """How many older states stay besides."""
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""

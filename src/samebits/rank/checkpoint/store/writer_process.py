@@ -86,7 +86,8 @@ def write(memory: Memory, order: Order) -> str:
     except (OSError, SamebitsError) as error:
         folder.abandon()
         return str(not_written(folder.target, str(error)))
-    return Store(folder.target.parent, order.keep, order.url, keeps_finite=order.keeps_finite).added(folder.target)
+    store = Store(folder.target.parent, order.keep, order.url, others=order.others, keeps_finite=order.keeps_finite)
+    return store.added(folder.target)
 
 
 def _hash(data: memoryview) -> str:

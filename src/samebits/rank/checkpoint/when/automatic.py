@@ -49,15 +49,16 @@ class Automatic:
     Args:
         run: it calls them.
         saving: when, where, and how many stay.
+        others: how many older ones stay besides.
         claims: whether no launcher keeps other starts of the run out.
         asks: may ask the run to save and end.
     """
 
-    def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NoStopRequests) -> None:
+    def __init__(self, run: RunState, saving: Saving, others: int = 0, *, claims: bool, asks: NoStopRequests) -> None:
         self._run, self._trigger = run, OnSchedule(Schedule.parse(saving.every), time.monotonic())
         self.place = saving.folder
-        self._store, self._claims = Store(Path(saving.folder), saving.kept, saving.url), claims
-        self._checkpointer = AsyncCheckpointer(saving.kept, saving.url)
+        self._store, self._claims = Store(Path(saving.folder), saving.kept, saving.url, others=others), claims
+        self._checkpointer = AsyncCheckpointer(saving.kept, saving.url, others=others)
         self._taken = 0, 0.0
         """After which step the newest state was taken, and how long the step stood still for it."""
         self._has_warned, self._has_prepared = False, saving.every == NEVER

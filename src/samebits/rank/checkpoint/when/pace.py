@@ -73,7 +73,7 @@ class OnSchedule(Trigger):
     def leave_steps(self, step: int, *, is_asked: bool) -> None:
         """The script leaves its loop over steps before it learned whether a state was due after `step`."""
         steps = self.schedule.steps
-        self.owed = self.owed or is_asked or (steps > 0 and step % steps == 0)
+        self.owed = self.owed or is_asked or step in self.schedule.at or (steps > 0 and step % steps == 0)
 
     def took(self, now_s: float) -> None:
         """One was taken."""

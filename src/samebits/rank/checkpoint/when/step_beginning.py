@@ -68,6 +68,7 @@ class StepSnapshot:
             tracked=self.small.tracked,
             modes=loop_state.modes(),
             lines=self._run.components.metrics.recent(self._run.components.step_timer.step),
+            recorded=loop_state.recorded,
         )
 
     def _gradients_now(self) -> tuple[list[int], list[int]]:
@@ -125,7 +126,7 @@ class StepSnapshot:
         assert moment is not None
         if "tallies" not in moment.counters:
             moment.counters = {**moment.counters, "tallies": self._run.loop_state.tallies.encode(inside=True)}
-        moment.counters = {**moment.counters, "lines": list(moment.lines)}
+        moment.counters = {**moment.counters, "lines": list(moment.lines), "recorded": moment.recorded}
         with self._options_of_then():
             write_alone(self._run, StateFolder(folder), moment, taken_s)
 

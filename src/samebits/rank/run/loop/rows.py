@@ -3,6 +3,7 @@
     lanes      what lanes logged and added to tallies          save       the signal because of which the run is to save and end
     bits       see `rank.checks.replicas`                      snapshot   that a snapshot is due
     looks      what a rank has found at its script             counted    that lanes keep their losses until all counts are known
+    fetched    digests of what lanes were given, for a record
 
 A row arrives as a list by rank. Bits are compared before a signal is heard: a run does not save what is damaged.
 """
@@ -18,7 +19,7 @@ from samebits.rank.checks.replicas import BITS, receive_bits, report_bits
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.loop.per_lane import share_values
 
-LANES, LOOKS, COUNTED = "lanes", "looks", "counted"
+LANES, LOOKS, COUNTED, FETCHED = "lanes", "looks", "counted", "fetched"
 ByLane = dict[int, tuple[dict[str, Any], list[Any]]]
 """By lane, in their order: what it logged, and what it added to tallies."""
 
@@ -33,6 +34,8 @@ def report(run: RunState, number: int) -> dict[str, Any]:
         rows[LANES] = {str(lane): [logs.get(lane, {}), sums.get(lane, [])] for lane in {*logs, *sums}}
     if not state.looks.is_shared and (found := state.looks.found()):
         rows[LOOKS] = found
+    if state.open_pass.fetched:
+        rows[FETCHED], state.open_pass.fetched = state.open_pass.fetched, []
     if state.open_pass.counted:
         rows[COUNTED] = True
     elif number and (bits := report_bits(run, is_first=number == 1)):
@@ -47,6 +50,8 @@ def receive(run: RunState, rows: Mapping[str, Sequence[Any]]) -> ByLane:
     receive_bits(run, rows.get(BITS, ()))
     run.components.states.hear(rows)
     state.open_pass.is_counted = COUNTED in rows
+    for one in rows.get(FETCHED, ()):
+        state.open_pass.all_fetched += one or []
     if not state.looks.is_shared:
         share_looks(run, [found or [] for found in rows.get(LOOKS, ())])
     lanes: ByLane = {}

@@ -158,7 +158,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
 def _has_next(run: RunState, epoch: _Epoch) -> bool:
     """Whether there is another step, behind those that are passed over."""
     while has_next(run, epoch.steps):
-        if run.components.step_timer.step + 1 not in run.loop_state.skipped:
+        if run.components.step_timer.step + 1 not in run.loop_state.epoch.skipped:
             return True
         _pass_over(run, epoch)
     return False

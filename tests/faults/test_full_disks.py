@@ -120,7 +120,7 @@ def test_an_exception_is_told_although_its_record_cannot_be_written(tmp_path: Pa
 @pytest.mark.ranks
 def test_output_to_a_full_disk_is_not_lost_in_silence(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print('lost'); print('lost too')")
-    command = [sys.executable, "-m", "samebits", "run", "-q", "-n", "1", "--fresh", "x.py"]
+    command = [sys.executable, "-m", "samebits", "run", "-q", "-n", "1", "--start-method=spawn", "x.py"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False

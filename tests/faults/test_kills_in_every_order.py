@@ -125,6 +125,6 @@ def test_nothing_is_left(tmp_path: Path, script: str, options: tuple[str, ...], 
             kill(process)
     assert code != 0
     if set(order) == {"launcher", "nursery"}:  # then nobody is there to clean up, and the next run does
-        run_script(tmp_path, "", "-n", "1", "--fresh", env=variables)
+        run_script(tmp_path, "", "-n", "1", "--start-method=spawn", env=variables)
     assert left_behind(run, temporary) == []
     assert Path("/proc/self/mountinfo").read_text() == mounts

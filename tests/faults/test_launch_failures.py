@@ -54,7 +54,7 @@ def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
             time.sleep(0.01)
         raise KeyError('missing')
     """
-    ended = run_script(tmp_path, script, "-n", "2", "--fresh")
+    ended = run_script(tmp_path, script, "-n", "2", "--start-method=spawn")
     assert ended.code == 1
     assert ended.err.count("KeyError: 'missing'") == 2, "in the headline and at the end of the traceback"
     assert "the same on rank" in ended.err
@@ -65,7 +65,7 @@ def test_a_mistake_in_the_use_of_samebits_has_the_line_and_the_fix_and_no_traceb
         from samebits.errors import UsageError
         raise UsageError("`lanes` must be at least 1, but is 0.", "Set lanes=1.")
     """
-    ended = run_script(tmp_path, script, "-n", "2", "-q", "--fresh")
+    ended = run_script(tmp_path, script, "-n", "2", "-q", "--start-method=spawn")
     assert ended.code == 2
     headline, where, others, fix, _log = ended.err.splitlines()
     assert headline.endswith(": `lanes` must be at least 1, but is 0.")
@@ -91,7 +91,7 @@ def test_a_mistake_in_the_use_of_samebits_has_the_line_and_the_fix_and_no_traceb
     ],
 )
 def test_the_exit_code_is_the_scripts_own(tmp_path: Path, text: str, code: int) -> None:
-    assert run_script(tmp_path, text, "-n", "1", "--fresh").code == code
+    assert run_script(tmp_path, text, "-n", "1", "--start-method=spawn").code == code
 
 
 def test_a_keyboard_interrupt_of_the_scripts_own_keeps_its_traceback(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_keyboard_interrupt_of_the_scripts_own_keeps_its_traceback(tmp_path: P
             raise KeyboardInterrupt("mine")
         inner()
     """
-    ended = run_script(tmp_path, script, "-n", "1", "--fresh")
+    ended = run_script(tmp_path, script, "-n", "1", "--start-method=spawn")
     assert ended.code == 130
     assert "FAILED    rank 0: KeyboardInterrupt: mine" in ended.err
     assert 'script.py", line 3, in inner' in ended.err
@@ -125,7 +125,7 @@ def test_a_crash_in_native_code_shows_its_stack(tmp_path: Path) -> None:
             ctypes.string_at(0)
         crash()
     """
-    ended = run_script(tmp_path, script, "-n", "1", "--fresh")
+    ended = run_script(tmp_path, script, "-n", "1", "--start-method=spawn")
     assert ended.code == 128 + signal.SIGSEGV
     block = ended.err[ended.err.index("FAILED") :]
     assert "killed by signal 11 (SIGSEGV)" in block
@@ -146,7 +146,7 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
         os.kill(os.getpid(), signal.SIGKILL)
         # the line that the journal names
     """
-    ended = run_script(tmp_path, script, "-n", "1", "--fresh", "--recover", "off")
+    ended = run_script(tmp_path, script, "-n", "1", "--start-method=spawn", "--recover", "off")
     block = ended.err[ended.err.index("FAILED") :]
     assert block.startswith("FAILED    rank 0, step 12, exchange all_reduce: killed by signal 9 (SIGKILL)")
     assert f"last seen at {tmp_path / 'script.py'}:11" in block

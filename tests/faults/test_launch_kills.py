@@ -108,7 +108,7 @@ def test_the_second_signal_ends_a_run_that_ignores_the_first_at_once(tmp_path: P
         while True:
             signal.pause()
     """
-    run = start(tmp_path, "-n", "1", "--fresh", write_script(tmp_path, script))
+    run = start(tmp_path, "-n", "1", "--start-method=spawn", write_script(tmp_path, script))
     run.wait_for("deaf")
     run.process.send_signal(signal.SIGTERM)
     run.process.send_signal(signal.SIGHUP)
@@ -146,7 +146,7 @@ def nursery_of(run: Running) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_nursery_that_is_stopped_does_not_keep_a_run_from_ending(tmp_path: Path, number: signal.Signals) -> None:
-    run = start(tmp_path, "-n", "2", "--fresh", write_script(tmp_path, WAITING))
+    run = start(tmp_path, "-n", "2", "--start-method=spawn", write_script(tmp_path, WAITING))
     try:
         run.wait_for("under way")
         until(lambda: len(run.processes()) == 2 + 2 * 2, "launcher, nursery, ranks and their children")
@@ -173,7 +173,7 @@ def test_a_nursery_that_is_stopped_does_not_keep_a_failure_from_being_told(tmp_p
             raise ValueError("told in spite of it")
         signal.pause()
     """
-    run = start(tmp_path, "-n", "2", "--fresh", write_script(tmp_path, script))
+    run = start(tmp_path, "-n", "2", "--start-method=spawn", write_script(tmp_path, script))
     try:
         ended = run.finish()
         nothing_left(run)
@@ -211,6 +211,6 @@ def test_a_stray_grandchild_ends_with_the_run(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
         print("left one behind")
     """
-    run = start(tmp_path, "-n", "1", "--fresh", write_script(tmp_path, script))
+    run = start(tmp_path, "-n", "1", "--start-method=spawn", write_script(tmp_path, script))
     assert run.finish().code == 0
     nothing_left(run)

@@ -49,7 +49,7 @@ def test_two_nodes_with_different_cpus_have_the_bits_of_one(tmp_path: Path, cpu:
             place.mkdir()
             where = ("--nnodes", "2", "--node-rank", str(number), "--rdzv-endpoint", f"{hosts[0].address}:29511")
             other = {"SAMEBITS_PYTHON": str(emulated(place, cpu))} if number else {}
-            options = (*where, "--key-file", str(key), "-n", "1", "--fresh", write_script(place, TRAIN))
+            options = (*where, "--key-file", str(key), "-n", "1", "--start-method=spawn", write_script(place, TRAIN))
             runs.append(host.launch(place, *options, env=other, is_cold=True))
         for run in runs:
             ended = run.finish()

@@ -83,4 +83,4 @@ def test_a_whole_run_on_an_emulated_cpu_has_the_same_bits(tmp_path, cpu):
 @pytest.mark.parametrize("cpu", CPUS)
 def test_two_ranks_on_different_cpus_train_one_model(tmp_path, cpu):
     python = emulated(tmp_path, cpu, only_rank=1)
-    assert digits(tmp_path, "-n", "2", "--fresh", python=python) == BITS_OF_TWO_EPOCHS
+    assert digits(tmp_path, "-n", "2", "--start-method=spawn", python=python) == BITS_OF_TWO_EPOCHS

@@ -6,7 +6,6 @@ import os
 import re
 import time
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import click
 
 from samebits.cli.program import check_program, machine_for
+from samebits.cli.run_places import Branching, PlaceWish, check_branch, places_of
 from samebits.cli.script_words import WORDS
 from samebits.cli.shared_options import (
     arithmetic_from,
@@ -23,14 +23,12 @@ from samebits.cli.shared_options import (
 from samebits.cli.torchrun_options import place_from, variable, without_meaning
 from samebits.errors import UsageError
 from samebits.launcher.choices import OnDamage, OnStall, Recover, Recovery, Verbosity
-from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.launcher.record_facts import command_facts
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, NodeOptions, Output, Placement
 from samebits.launcher.script_source import lanes_named, local_rank_option, source_of
 from samebits.launcher.sizing import Size, Wish, check_numbers, size
-from samebits.launcher.supervise.joining import may_be_first, node_name
 from samebits.launcher.tracking import check_trackers
 from samebits.machine.gpus import gpu_names
 from samebits.protocol.backends import check_backend
@@ -42,9 +40,8 @@ from samebits.protocol.layout.mesh import (
     launched,
     strategy_named,
 )
-from samebits.protocol.run_folder import STATES, runs_folder
-from samebits.protocol.saving import Keeping, Saving, Schedule, check_name, claim, parse_checks
-from samebits.protocol.url import below, check_shared
+from samebits.protocol.saving import Keeping, Schedule, check_name, parse_checks
+from samebits.protocol.url import check_shared
 
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
@@ -72,9 +69,10 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         check_backend(own.backend, decided.device, find_spec("samebits._native") is not None)
     recovery = replace(recovery_from(own, form), grace_s=own.grace, resume_nonfinite=own.resume_nonfinite)
     check_program(own.script, own.module, "run")
-    trace_steps = steps_from("--trace", own.trace)
     source = source_of(own.script, own.module)
-    folder, base, saving = _folders(own, place)
+    wish = PlaceWish(own.script, own.name, own.log_dir, own.save_every, own.keep, own.states)
+    branching = Branching(own.parent, own.fresh, own.skip_steps, takes_any=own.resume_nonfinite)
+    folder, base, saving, course = places_of(wish, place, branching)
     context = click.get_current_context(silent=True)
     entry = _entry(own, source)
     placement = Placement(
@@ -88,21 +86,21 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         shared_gpus=decided.shared_gpus,
         why=decided.why,
         crowded=decided.crowded,
-        fresh=own.fresh,
+        spawns=own.start_method == "spawn",
     )
     output = Output(
         folder.absolute() if base.is_absolute() else folder,
         verbosity,
         command_started_ns(),
         own.track,
-        trace_steps,
+        steps_from("--trace", own.trace),
         own.full_traceback,
     )
-    computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "")
+    computation = Computation(own.lanes, form, arithmetic, own.backend or "", own.check_every or "", course=course)
     if own.record:
         facts = command_facts(own.script, own.args, is_module=own.module)
         others = RECORDED_STATES if own.record_states is None else own.record_states
-        computation = replace(computation, record={**facts, "states": others})
+        computation = replace(computation, record={**facts, **course.as_json(), "states": others})
     words = context.meta.get(WORDS, ()) if context else ()
     nodes = NodeOptions(place, KeySettings.take(own.key_file, os.environ), words)
     return LaunchRequest(entry, placement, output, computation, recovery, saving, nodes), ignored
@@ -160,7 +158,10 @@ class RunOptions:
     full_traceback: bool = False
     quiet: bool = False
     verbose: bool = False
-    fresh: bool = False
+    start_method: str = "fork"
+    parent: str | None = None
+    fresh: str | None = None
+    skip_steps: str | None = None
     use_env: bool | None = None
 
     @classmethod
@@ -179,6 +180,7 @@ def check_options(own: RunOptions) -> None:
     arithmetic_from(vars(own))
     recovery_from(own, form_from(vars(own)))
     grace_from(own.grace)
+    check_branch(own.parent, own.name, own.fresh, own.skip_steps)
     check_saving(own.name, own.save_every, own.keep, own.states)
     check_recording(own)
     check_trackers(own.track)
@@ -264,29 +266,6 @@ def check_recording(own: RunOptions) -> None:
     if own.record_states < 0:
         problem = f"--record-states must be at least 0, but is {own.record_states}."
         raise UsageError(problem, f"Leave it out for {RECORDED_STATES}.")
-
-
-def _folders(own: RunOptions, place: NodePlace) -> tuple[Path, Path, Saving | None]:
-    """A run folder, the folder in which it is, and where the run saves by itself. A name belongs to the run's first node."""
-    is_first = place.is_one_node or may_be_first(place)
-    base, saving = _place(own, is_first=is_first)
-    name, title = own.name if saving is None else None, own.script
-    if name is not None and not is_first:
-        check_name(name)
-        name, title = None, f"{name}-{node_name(place)}"
-    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving
-
-
-def _place(own: RunOptions, *, is_first: bool) -> tuple[Path, Saving | None]:
-    """Where run folders go; the run that saves by itself has a place of its own, which its first node now holds."""
-    base = Path(own.log_dir) if own.log_dir else runs_folder(os.environ)
-    # `check_saving` has refused states without a name.
-    if own.save_every is None or own.name is None:
-        return base, None
-    base /= own.name
-    claim(base, is_first=is_first)
-    url = below(own.states, own.name) if own.states is not None else ""
-    return base, Saving(str((base / STATES).absolute()), own.save_every, own.keep, url)
 
 
 def _entry(own: RunOptions, source: str | None) -> EntryPoint:

@@ -38,6 +38,10 @@ options or in the use of samebits; 128 + n after signal n (130 for Ctrl-C,
 143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command resumes."""
 
 
+START_METHODS = ("fork", "spawn", "forkserver")
+"""Torch's names; what forks here has imported and does nothing else, so it is a fork server."""
+
+
 class RunHelp(TakesProjectDefaults, GroupedHelp):
     """The twelve options that most runs need, and the groups of all."""
 
@@ -47,12 +51,22 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     )
     groups = MappingProxyType(
         {
-            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "fresh", "backend", "key_file", "module"),
+            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "start_method", "backend", "key_file", "module"),
             "Computation": (
                 *("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow"),
                 "check_every",
             ),
-            "States": ("name", "save_every", "keep", "states", "grace", "resume_nonfinite"),
+            "States": (
+                "name",
+                "save_every",
+                "keep",
+                "states",
+                "grace",
+                "resume_nonfinite",
+                "parent",
+                "fresh",
+                "skip_steps",
+            ),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
             "Proof": ("prove", "record", "record_states"),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
@@ -113,6 +127,22 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     "--resume_nonfinite",
     is_flag=True,
     help="Resume from the newest state even if its weights are not finite.",
+)
+@click.option(
+    "--from",
+    "parent",
+    default=None,
+    metavar="RUN@STEP",
+    help="Begin with a state of another run: a branch, with --name. [default step: the newest]",
+)
+@click.option(
+    "--fresh",
+    default=None,
+    metavar="NAMES",
+    help="In a branch, take the script's values of these options: lr,weight_decay.",
+)
+@click.option(
+    "--skip-steps", "--skip_steps", default=None, metavar="A:B", help="Pass over the samples of these steps: 1234:1236."
 )
 @click.option(
     "--recover",
@@ -188,7 +218,14 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.option(
     "--full-traceback", "--full_traceback", is_flag=True, help="Show the frames inside torch and samebits too."
 )
-@click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
+@click.option(
+    *spellings("--start-method"),
+    type=click.Choice(START_METHODS),
+    metavar="fork|spawn",
+    envvar=variable("--start-method"),
+    default="fork",
+    help="spawn: start each rank as a new interpreter, not as a fork.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")

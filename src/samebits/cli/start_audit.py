@@ -105,6 +105,7 @@ def _replay(options: Mapping[str, Any], what: Checked, found: Audited, under_way
     told = {**settings, "module": what.is_module, "script": what.script, "args": what.args}
     machine = machine_for(settings["device"], is_quiet=True)
     program = program_from(told, found.ranks, machine, Form(options["strategy"]))
+    program = replace(program, course=what.course())
     if not options["quiet"]:
         under_way.say(_plan_text(stretches, what))
     recovery = Recovery(on_stall=OnStall.STOP, resume_nonfinite=True)

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
@@ -86,6 +87,9 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
     if options["pdb"] and options["as_json"]:
         raise UsageError("--pdb and --json both use the standard output.", "Give one of them.")
     past = past_run(options["run"], step, runs_folder(os.environ))
+    if step in past.course.skipped:
+        problem = f"{past.title} has no step {step}: its samples were passed over (--skip-steps {past.course.skipped})."
+        raise UsageError(problem, "Name a step that it made.")
     ranks = _ranks(options["ranks"], past)
     os.chdir(past.place)
     check_program(past.script, past.is_module, "run")
@@ -98,6 +102,7 @@ def wanted_from(options: dict[str, Any]) -> tuple[Wanted, Program]:
         "device": past.device,
     }
     program = program_from(told, ranks, machine_for(past.device, is_quiet=True), Form(options["strategy"]))
+    program = replace(program, course=past.course)
     return Wanted(past, step, ranks, options["rows"], options["pdb"], options["anomaly"]), program
 
 

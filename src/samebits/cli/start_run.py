@@ -14,12 +14,15 @@ from samebits.launcher.launcher import launch
 from samebits.launcher.record_facts import record_text
 from samebits.launcher.request import LaunchRequest
 from samebits.launcher.script_source import source_of
-from samebits.launcher.terminal.report import Line
+from samebits.launcher.terminal.report import Line, branch_lines
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.protocol.run_folder import RunFolder
 from samebits.show.trace import write_trace
 
-MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
+MISPLACED = (
+    *("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--start-method"),
+    *("--from", "--skip-steps"),
+)
 """Options of ours that nearly always belong before the script."""
 
 
@@ -49,6 +52,7 @@ def _notes(request: LaunchRequest, ignored: list[str]) -> list[Line]:
     source = source_of(request.title, request.entry.module is not None) if request.entry.args else None
     notes = [Line("note", sentence) for sentence in strays(request.entry.args, MISPLACED, source)]
     if not request.output.is_quiet:
+        notes += branch_lines(request)
         notes += [Line("note", f"without effect on one node: {', '.join(ignored)}")] if ignored else []
         notes += [Line("note", request.placement.crowded)] if request.placement.crowded else []
     return notes

@@ -31,7 +31,6 @@ NODE_OPTIONS = (
 )
 WITH_VALUE = (
     "--monitor-interval",
-    "--start-method",
     "--event-log-handler",
     "--role",
     "--logs-specs",

@@ -17,6 +17,7 @@ from samebits.launcher.request import LaunchRequest
 from samebits.machine.processes import began_ticks
 from samebits.protocol.journal.ring import make_ring
 from samebits.protocol.meeting_place import Restart
+from samebits.protocol.records import plain
 from samebits.protocol.run_folder import STATES, RunFolder, make_base, make_own
 from samebits.protocol.saving import check_name
 
@@ -152,7 +153,10 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "precision": request.computation.arithmetic.precision,
         "numerics": request.computation.arithmetic.numerics,
         "allow": list(request.computation.arithmetic.allow),
-        "fresh": request.placement.fresh,
+        "start_method": "spawn" if request.placement.spawns else "fork",
+        "parent": plain(parent) if (parent := request.computation.course.parent) is not None else None,
+        "fresh": list(request.computation.course.fresh),
+        "skipped_steps": [list(one) for one in request.computation.course.skipped.ranges],
         "recover": request.recovery.recover,
         "shrinks": request.recovery.shrinks,
         "max_restarts": request.recovery.max_restarts,

@@ -35,8 +35,10 @@ from samebits.launcher.terminal.report import (
     opening_line,
     opens_at_once,
     stopped_line,
+    unbranched_line,
     unchecked_line,
     unsaved_line,
+    unskipped_line,
 )
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.tracking import start_tracking
@@ -200,7 +202,9 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
 def _unused(request: LaunchRequest) -> list[Line]:
     """What was requested of a script that does without `samebits.init`."""
     asked = (
-        (request.saving is not None, unsaved_line()),
+        (request.saving is not None and bool(request.saving.every), unsaved_line()),
+        (request.computation.course.parent is not None, unbranched_line()),
+        (bool(request.computation.course.skipped), unskipped_line()),
         (request.computation.check_every not in {"", OFF}, unchecked_line()),
     )
     return [line for is_asked, line in asked if is_asked]

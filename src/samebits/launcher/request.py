@@ -11,6 +11,7 @@ from samebits.launcher.choices import Recovery, Verbosity
 from samebits.launcher.nodes.key import KeySettings
 from samebits.launcher.nodes.place import NodePlace
 from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.branch import Course
 from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure
 from samebits.protocol.layout.mesh import Form
@@ -73,7 +74,7 @@ class Placement:
     """Where the numbers of ranks and threads come from, for the first line."""
     crowded: str = ""
     """The warning where far more threads than cores would compute at once; else empty."""
-    fresh: bool = False
+    spawns: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
 
 
@@ -90,6 +91,8 @@ class Computation:
     """The backend of torch.distributed; empty for the script's."""
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
+    course: Course = field(default_factory=Course)
+    """With which state the run begins, and which steps it passes over."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     record: Mapping[str, Any] = field(default_factory=dict)

@@ -39,12 +39,20 @@ MEMORY = "tracked.json"
 """In the folder of a run, or of a named run's starts: each tracker's run id, and what it was given last."""
 
 
+PARENT = "parent"
+"""In the run's settings: from which run it was branched. No `fork_from` of wandb, which asks its server for that run."""
+
+
 class Tracker(ABC):
     """One run in somebody's tracker. All calls come from one thread."""
 
     @abstractmethod
     def log(self, step: int, time_s: float, values: dict[str, float]) -> None:
         """Take what was logged at a step."""
+
+    @abstractmethod
+    def note_parent(self, text: str) -> None:
+        """Show from which run this one was branched: `exp1, after step 1200`. Called once, if at all."""
 
     @abstractmethod
     def finish(self, exit_code: int) -> None:
@@ -64,6 +72,18 @@ class TensorBoard(Tracker):
         parts = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._writer.add_event(self._event(wall_time=time_s, step=step, summary=self._summary(value=parts)))
 
+    def note_parent(self, text: str) -> None:
+        """As a text of TensorBoard's text plugin."""
+        tensors, kinds = (
+            import_module("tensorboard.compat.proto.tensor_pb2"),
+            import_module("tensorboard.compat.proto.types_pb2"),
+        )
+        about = import_module("tensorboard.compat.proto.summary_pb2").SummaryMetadata
+        tensor = tensors.TensorProto(dtype=kinds.DT_STRING, string_val=[f"branched from {text}".encode()])
+        how = about(plugin_data=about.PluginData(plugin_name="text"))
+        value = self._summary.Value(tag="parent/text_summary", tensor=tensor, metadata=how)
+        self._writer.add_event(self._event(wall_time=time.time(), step=0, summary=self._summary(value=[value])))
+
     def finish(self, exit_code: int) -> None:  # noqa: ARG002 - event files do not say how a run ended
         self._writer.close()
 
@@ -79,6 +99,9 @@ class WandB(Tracker):
 
     def log(self, step: int, time_s: float, values: dict[str, float]) -> None:  # noqa: ARG002 - wandb has its own clock
         self._run.log({**values, "step": step})
+
+    def note_parent(self, text: str) -> None:
+        """Nothing more: it is in the run's config."""
 
     def finish(self, exit_code: int) -> None:
         self._run.finish(exit_code=exit_code)
@@ -184,9 +207,14 @@ class Tracking:
         # Before the tracker learns the id: a start that is killed in between resumes the same run there.
         self._remember(name, run_id, delivered)
         folder = self._memory.parent
-        if name == "tensorboard":
-            return TensorBoard(folder / "tensorboard"), delivered, run_id
-        return WandB(run_id, self._name, folder, self._config), delivered, run_id
+        tracker = (
+            TensorBoard(folder / "tensorboard")
+            if name == "tensorboard"
+            else WandB(run_id, self._name, folder, self._config)
+        )
+        if not known and PARENT in self._config:
+            tracker.note_parent(self._config[PARENT])
+        return tracker, delivered, run_id
 
     def _pass_on(self, trackers: dict[str, tuple[Tracker, Delivered, str]]) -> None:
         lines, again = self._lines.new()
@@ -214,6 +242,9 @@ def start_tracking(request: LaunchRequest, console: Console) -> Tracking | None:
     # A run that saves its states has a folder for all of its starts.
     memory = folder.path if request.saving is None else Path(request.saving.folder).parent
     config = {"script": request.title, "args": list(request.entry.args), "ranks": request.world_size}
+    course = request.computation.course
+    config |= {PARENT: course.parent.text} if course.parent is not None else {}
+    config |= {"skipped_steps": str(course.skipped)} if course.skipped else {}
     if "tensorboard" in request.output.trackers:
         console.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
     return Tracking(

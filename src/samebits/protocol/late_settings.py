@@ -52,7 +52,7 @@ def say_too_late(variables: Mapping[str, str], *, rank: int, on_gpu: bool) -> No
     if late:
         say(
             f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `samebits run`, or start "
-            f"with --fresh."
+            f"with --start-method spawn."
         )
         remember(variables)
 

@@ -30,7 +30,7 @@ class Spawn:
     """To the nursery: start a rank. Descriptors: order, stdin, stdout, stderr, news, table, socket of the port."""
 
     rank: int
-    fresh: bool
+    spawns: bool
     """Whether it becomes a new interpreter."""
 
 

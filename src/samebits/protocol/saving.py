@@ -162,6 +162,8 @@ def let_go() -> None:
         os.close(_held.pop())
 
 
+NEVER = f"{1 << 40}steps"
+"""A schedule of more steps than any run has: a run that has a place for states, and saves none but when it is stopped."""
 KEPT = 3
 
 
@@ -172,7 +174,7 @@ class Saving:
     folder: str
     """An absolute path: the states of all starts of the run."""
     every: str
-    """What `Schedule.parse` reads."""
+    """What `Schedule.parse` reads; empty where a branch has a place for states, and the script may say how often it saves."""
     keep: int | None = None
     """How many states stay; None where the command line leaves it to the script."""
     url: str = ""
@@ -216,28 +218,35 @@ class SaidInScript:
         Raises:
             UsageError: for what cannot be.
         """
-        every = record.every if record is not None else self.save_every
-        if every is None:
-            if self.states is not None:
-                raise UsageError("states= is about the states of save_every=.", "Give both, or leave it out.")
+        if (every := self._every(record)) is None:
             return None
-        if record is None:
-            if self.name is None:
-                problem = "save_every= needs a name under which a later start finds the states."
-                raise UsageError(problem, 'Add name="exp1".')
-            check_name(self.name, "name=")
-            Schedule.parse(every)
         if type(self.keep) is not int or self.keep < 1:
             problem = f"`keep` must be a whole number of at least 1, but is {self.keep!r}."
             raise UsageError(problem, f"Leave it out to keep {KEPT}.")
         folder = Path(runs_folder(variables), str(self.name), STATES).absolute()
-        mine = record or Saving(str(folder), every)
+        mine = replace(record or Saving(str(folder), ""), every=every)
         if mine.keep is None:
             mine = replace(mine, keep=self.keep)
         if self.states is not None and not mine.url:
             check_shared(self.states, "states=")
             mine = replace(mine, url=below(self.states, mine.name))
         return mine
+
+    def _every(self, record: Saving | None) -> str | None:
+        """How often; None where nobody wants states."""
+        if record is not None and record.every:
+            return record.every
+        if self.save_every is None:
+            if self.states is not None:
+                raise UsageError("states= is about the states of save_every=.", "Give both, or leave it out.")
+            return None if record is None else NEVER
+        if record is None:
+            if self.name is None:
+                problem = "save_every= needs a name under which a later start finds the states."
+                raise UsageError(problem, 'Add name="exp1".')
+            check_name(self.name, "name=")
+        Schedule.parse(self.save_every)
+        return str(self.save_every)
 
 
 _STATE = re.compile(r"step-(\d{8,})")

@@ -112,13 +112,16 @@ def thinned(
     return [steps[i] for i in chosen], [clean[i] for i in chosen]
 
 
-def first_difference(ours: Curve, theirs: Curve) -> int | None:
-    """The first step at which two runs logged other values, to the last bit; None where they agree as far as both go."""
-    for ours_at, theirs_at in zip(_points(ours), _points(theirs), strict=False):
+def first_difference(ours: Curve, theirs: Curve, after: int = 0) -> int | None:
+    """The first step at which two runs logged other values, to the last bit; None where they agree as far as both go.
+
+    `after`: only steps behind this one count.
+    """
+    for ours_at, theirs_at in zip(_points(ours, after), _points(theirs, after), strict=False):
         if ours_at != theirs_at:
             return min(ours_at[0], theirs_at[0])
     return None
 
 
-def _points(curve: Curve) -> Iterator[tuple[int, str]]:
-    return zip(curve.steps, map(repr, curve.values), strict=True)
+def _points(curve: Curve, after: int) -> Iterator[tuple[int, str]]:
+    return (one for one in zip(curve.steps, map(repr, curve.values), strict=True) if one[0] > after)

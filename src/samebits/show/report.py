@@ -25,9 +25,11 @@ class Compared:
 def compare(first: Record, other: Record) -> Compared:
     """Compare a run with the first."""
     found = []
+    # A branch has nothing of the steps before it.
+    after = max((one.parent.step for one in (first, other) if one.parent is not None), default=0)
     for name, curve in first.curves.by_name.items():
         theirs = other.curves.by_name.get(name)
-        if theirs is not None and (step := first_difference(curve, theirs)) is not None:
+        if theirs is not None and (step := first_difference(curve, theirs, after)) is not None:
             found.append((step, name))
     step, name = min(found, default=(0, ""))
     return Compared(other.name, other.samples_per_s / first.samples_per_s, f"{name} at step {step}" if name else "")

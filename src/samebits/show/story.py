@@ -7,6 +7,7 @@ import platform
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from samebits.launcher.diagnosis.spent import TIME_NAMES
 from samebits.launcher.watch.table import duration_text
 from samebits.machine.visible import visible
+from samebits.protocol.branch import Parent
 from samebits.protocol.events import SCHEMA, Event, Kind, events_in, finite, of_kind
 from samebits.protocol.run_folder import RunFolder, read_json
+from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.show.curves import Curves, curves_in, thinned
 
 PARTS = tuple(TIME_NAMES.values())
@@ -43,6 +46,18 @@ class Record:
     def script(self) -> str:
         """The script as it was named on the command line."""
         return visible(str(self.plan.get("script") or self.plan.get("module") or self.plan.get("function") or ""))
+
+    @property
+    def parent(self) -> Parent | None:
+        """The run from which it was branched."""
+        return Parent.read(self.plan.get("parent"))
+
+    @property
+    def skipped(self) -> SkippedSteps:
+        """The steps whose samples it passed over."""
+        with suppress(ValueError):
+            return SkippedSteps.read(self.plan.get("skipped_steps", []))
+        return SkippedSteps()
 
     @property
     def began_s(self) -> float:
@@ -95,7 +110,8 @@ def story_of(record: Record) -> dict[str, Any]:
         "cards": _cards(record),
         "curves": curves_told(record.curves),
         "is_whole": record.curves.is_whole,
-        "marks": _marks(record.events),
+        "branch": _branch_text(record),
+        "marks": [*_branch_mark(record), *_marks(record.events)],
         "pace": _pace(record),
         "memory": _memory(record),
         "time": _time(record),
@@ -130,7 +146,8 @@ def _sub(record: Record) -> str:
         f"{time_text(seconds)}" if math.isfinite(seconds) else "",
         f"torch {torch}" if torch else "",
     ]
-    parts.append(str(record.plan.get("device") or ""))
+    parts += [str(record.plan.get("device") or ""), _branch_text(record)]
+    parts.append(f"without the samples of {record.skipped.text}" if record.skipped else "")
     return " · ".join(visible(part) for part in parts if part)
 
 
@@ -190,6 +207,17 @@ def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
     kinds = (Kind.KILL, Kind.RESTART, Kind.FAILURE, Kind.DAMAGE, Kind.STALL, Kind.NODES)
     marks = [{"step": event.step, "kind": event.kind, "text": _mark_text(event)} for event in of_kind(events, *kinds)]
     return marks[:MOST_EVENTS]
+
+
+def _branch_text(record: Record) -> str:
+    """`branched from exp1 after step 1200`; empty for a run that began by itself."""
+    parent = record.parent
+    return f"branched from {visible(parent.run)} after step {parent.step}" if parent is not None else ""
+
+
+def _branch_mark(record: Record) -> list[dict[str, Any]]:
+    parent = record.parent
+    return [{"step": parent.step, "kind": "branch", "text": _branch_text(record)}] if parent is not None else []
 
 
 def _mark_text(event: Event) -> str:
@@ -303,8 +331,21 @@ def _bits(record: Record) -> dict[str, Any]:
         "found": found,
         "facts": visible(" · ".join(fact for fact in facts if fact)),
         "without": [visible(str(one)) for one in without] if isinstance(without, list) else [],
-        "commands": [f"samebits run -n 1 {visible(script)}", f"samebits verify --ranks 1,2,4 {visible(script)}"],
+        "commands": [
+            f"samebits run -n 1 {_course_words(record)}{visible(script)}",
+            f"samebits verify --ranks 1,2,4 {visible(script)}",
+        ],
     }
+
+
+def _course_words(record: Record) -> str:
+    """The options with which a branch begins, and steps are passed over."""
+    parent, fresh = record.parent, record.plan.get("fresh")
+    words = ["--from", f"{parent.run}@{parent.step}", "--name", "again"] if parent is not None else []
+    if parent is not None and isinstance(fresh, list) and fresh:
+        words += ["--fresh", ",".join(map(str, fresh))]
+    words += ["--skip-steps", str(record.skipped)] if record.skipped else []
+    return f"{visible(shlex.join(words))} " if words else ""
 
 
 def _dicts(value: object) -> dict[str, dict[str, Any]]:

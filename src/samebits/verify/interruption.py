@@ -16,7 +16,7 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.launcher.trials.trials import Program, Trial, Trials
 from samebits.protocol.run_folder import STATES, unsaved
-from samebits.protocol.saving import Saving
+from samebits.protocol.saving import NEVER, Saving
 from samebits.verify.cause import NOT_REPEATABLE
 from samebits.verify.comparison import Difference, comparable, first_difference, rows_of
 from samebits.verify.continued import Continued
@@ -26,7 +26,6 @@ from samebits.verify.forgotten import cause, forgotten
 from samebits.verify.result import Explained, Failed, Run
 from samebits.verify.verify import RunError, failed_run, nothing_recorded, why_no_end
 
-NEVER = f"{1 << 40}steps"
 """No state is saved by the run that resumes: it would cost time."""
 NO_EVIDENCE = (Kind.OWN, Kind.VARIABLE, Kind.INITIAL, Kind.AGAIN)
 """Kinds that a run which resumes cannot or need not have in common with one that never stopped."""

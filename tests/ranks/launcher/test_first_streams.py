@@ -29,7 +29,7 @@ DRAWS = """
     also=["test_a_script_without_init_is_told_when_it_makes_its_group"],
 )
 @pytest.mark.parametrize(
-    "start_as", [(), pytest.param(("--fresh",), marks=pytest.mark.thorough)], ids=["fork", "fresh"]
+    "start_as", [(), pytest.param(("--start-method=spawn",), marks=pytest.mark.thorough)], ids=["fork", "fresh"]
 )
 @pytest.mark.thorough
 def test_a_script_without_init_draws_other_numbers_on_each_rank_and_at_each_start(

@@ -70,4 +70,4 @@ def test_an_import_that_starts_a_thread_means_fresh_ranks(tmp_path: Path) -> Non
     path = f"{tmp_path / 'path'}:{Path(__file__).parents[3] / 'src'}"
     ended = run_script(tmp_path, "print('still runs')", "-n", "1", env={"PYTHONPATH": path})
     assert (ended.code, ended.out) == (0, "still runs\n"), ended.err
-    assert ended.err.count("so each rank starts its own interpreter (--fresh)") == 1
+    assert ended.err.count("so each rank starts its own interpreter (--start-method spawn)") == 1

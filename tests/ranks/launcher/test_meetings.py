@@ -85,7 +85,7 @@ MEETINGS = """
 @pytest.mark.parametrize("way", ["run", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("fresh", "spawn"))])
 def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str) -> None:
     script = write_script(tmp_path, MEETINGS)
-    options = ("-n", "2", *(["--fresh"] if way == "fresh" else []))
+    options = ("-n", "2", *(["--start-method=spawn"] if way == "fresh" else []))
     ended = (start_python(tmp_path, script) if way == "spawn" else start(tmp_path, *options, script)).finish()
     assert ended.code == 0, ended.err
     assert ended.out == "all met\n"
@@ -193,7 +193,7 @@ def test_a_script_for_torch_distributed_launch_runs_unchanged(tmp_path: Path) ->
 def test_a_script_without_local_rank_gets_it_only_with_no_use_env(tmp_path: Path) -> None:
     script = "import sys; print(sys.argv[1:])"
     shown = [
-        run_script(place, script, "-q", "-n", "1", "--fresh", *option, args=("--lr", "1")).out
+        run_script(place, script, "-q", "-n", "1", "--start-method=spawn", *option, args=("--lr", "1")).out
         for number, option in enumerate(((), ("--no_use_env",), ("--use-env",)))
         if (place := tmp_path / str(number)).mkdir() is None
     ]

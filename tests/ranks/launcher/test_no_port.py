@@ -75,7 +75,7 @@ def trains(place: Path, text: str, *options: str) -> Running:
     ("text", "options"),
     [
         (STORE, ()),
-        pytest.param(STORE, ("--fresh",), marks=pytest.mark.thorough),
+        pytest.param(STORE, ("--start-method=spawn",), marks=pytest.mark.thorough),
         pytest.param(BACKEND, (), marks=has_backend),
         pytest.param(INIT, ("--backend", "samebits"), marks=has_backend),
     ],

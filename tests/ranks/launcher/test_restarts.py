@@ -200,7 +200,7 @@ def test_control_c_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
             os._exit(3)
         signal.pause()
     """
-    run = start(tmp_path, "-n", "2", "--fresh", "--max_restarts=3", write_script(tmp_path, script))
+    run = start(tmp_path, "-n", "2", "--start-method=spawn", "--max_restarts=3", write_script(tmp_path, script))
     try:
         until(lambda: "restart " in run.err, "the restart")
         run.process.send_signal(signal.SIGINT)

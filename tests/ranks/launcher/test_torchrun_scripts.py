@@ -35,7 +35,7 @@ def test_a_torchrun_script_trains_one_job_over_all_ranks(tmp_path: Path, trainer
     also=["test_ranks_that_each_make_a_group_of_one_are_named_once_each"],
 )
 def test_ranks_that_never_meet_are_named_loudly(tmp_path: Path) -> None:
-    ended = run_script(tmp_path, "print('training')", "-n", "2", "--fresh")
+    ended = run_script(tmp_path, "print('training')", "-n", "2", "--start-method=spawn")
     assert ended.code == 0
     assert "warning   2 ranks ran, but they never joined: each trained alone." in ended.err
 
@@ -110,7 +110,7 @@ def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
             json.dump(dict(os.environ), file)
     """
     own = {"LT_DEVICES": "mine", "OPENBLAS_NUM_THREADS": "7"}
-    ended = run_script(tmp_path, script, "-n", "2", "--threads", "3", "--fresh", env=own)
+    ended = run_script(tmp_path, script, "-n", "2", "--threads", "3", "--start-method=spawn", env=own)
     assert ended.code == 0
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -123,7 +123,7 @@ def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("start_as", [(), ("--fresh",)], ids=["fork", "fresh"])
+@pytest.mark.parametrize("start_as", [(), ("--start-method=spawn",)], ids=["fork", "fresh"])
 def test_a_rank_looks_like_a_plain_python_process(tmp_path: Path, start_as: tuple[str, ...]) -> None:
     script = """
         import os, pickle, random, signal, sys, threading
@@ -158,7 +158,7 @@ def test_a_module_runs_as_python_m_would_run_it(tmp_path: Path) -> None:
         package, "from . import part; import sys; print(__spec__.name, __package__, sys.argv[1:])", "__main__.py"
     )
     write_script(package, "", "part.py")
-    ended = start(tmp_path, "-n", "1", "--fresh", "-m", "package", "-n", "7").finish()
+    ended = start(tmp_path, "-n", "1", "--start-method=spawn", "-m", "package", "-n", "7").finish()
     assert ended.out == "package.__main__ package ['-n', '7']\n", ended.err
 
 
@@ -167,7 +167,7 @@ def test_an_unnamed_run_leaves_private_files(tmp_path: Path) -> None:
         assert ended.folder is not None
         return [path for path in (ended.folder, *ended.folder.rglob("*")) if path.stat().st_mode & 0o077]
 
-    ended = run_script(tmp_path, "print('x')", "-n", "2", "--fresh", "--name", "mine")
+    ended = run_script(tmp_path, "print('x')", "-n", "2", "--start-method=spawn", "--name", "mine")
     assert ended.folder == tmp_path / "samebits-runs" / "mine"
     assert others_may(ended) == []
     again = start(tmp_path, "--name", "mine", "script.py").finish()

@@ -25,7 +25,13 @@ for words in commands:
         runpy.run_module("samebits", run_name="__main__", alter_sys=True)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 2, words
 """
-STARTS = ("run -n 1 script.py", "run --fresh -n 2 script.py", "doctor", "verify script.py", "bench script.py")
+STARTS = (
+    "run -n 1 script.py",
+    "run --start-method=spawn -n 2 script.py",
+    "doctor",
+    "verify script.py",
+    "bench script.py",
+)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ WHOLE = """#!/bin/bash
 #SBATCH --open-mode=append
 
 srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
-  {run} -n 4 --grace 90 --lanes 8 --threads 2 --name exp1 --save-every 500steps --fresh \\
+  {run} -n 4 --grace 90 --lanes 8 --threads 2 --name exp1 --save-every 500steps --start-method spawn \\
   train.py --lr 0.1 'a b'
 code=$?
 
@@ -48,7 +48,7 @@ def samebits(place: Path, *arguments: str, path: str | None = None) -> subproces
 def test_a_job_script_says_what_was_asked_for(tmp_path: Path) -> None:
     sized = ("--nodes", "2", "--ntasks-per-node", "4", "--time", "1-00:00:00", "--partition", "gpu")
     own = ("--more", "--account=abc", "--signal", "USR1@120", "-o", "job.sh")
-    runs = ("--lanes", "8", "--threads", "2", "--name", "exp1", "--save_every", "500steps", "--fresh")
+    runs = ("--lanes", "8", "--threads", "2", "--name", "exp1", "--save_every", "500steps", "--start-method=spawn")
     done = samebits(tmp_path, *sized, *own, *runs, "train.py", "--lr", "0.1", "a b")
     assert (done.returncode, done.stdout) == (0, "wrote job.sh; submit it with: sbatch job.sh\n"), done.stderr
     text = (tmp_path / "job.sh").read_text()

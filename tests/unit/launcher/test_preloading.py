@@ -10,7 +10,7 @@ DYNAMO, OURS = "torch._dynamo", "samebits.rank.run.start"
 
 def request(place, script="x.py", module=None, fresh=False):
     script = place / script if module is None else None
-    return LaunchRequest(EntryPoint(script, module), Placement(1, 1, "cpu", fresh=fresh), Output(place / "run"))
+    return LaunchRequest(EntryPoint(script, module), Placement(1, 1, "cpu", spawns=fresh), Output(place / "run"))
 
 
 @pytest.mark.parametrize(

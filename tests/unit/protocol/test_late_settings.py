@@ -55,6 +55,6 @@ def test_a_script_without_init_is_told_when_it_makes_its_group(tmp_path):
 @pytest.mark.ranks
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_script_is_told_and_fresh_is_the_way_out(tmp_path, fresh):
-    run = start(tmp_path, "-n", "1", *["--fresh"] * fresh, write_script(tmp_path, SCRIPT)).finish()
+    run = start(tmp_path, "-n", "1", *["--start-method=spawn"] * fresh, write_script(tmp_path, SCRIPT)).finish()
     assert run.code == 0, run.err
     assert ("OMP_NUM_THREADS changed after torch was loaded" in run.err) is not fresh

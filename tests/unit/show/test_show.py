@@ -201,3 +201,37 @@ def test_a_live_page_answers_only_who_has_its_token_and_kills_only_where_it_may(
         assert killed == [2]
         with pytest.raises(UsageError, match="Port"), LivePage(dict, port=live.number):
             pass
+
+
+def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
+    first, branch = RunFolder(tmp_path / "exp1"), RunFolder(tmp_path / "exp2")
+    for one in (first, branch):
+        one.path.mkdir()
+    first.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "parent": None}))
+    parent = {"run": f"exp1{HOSTILE}", "step": 3}
+    course = {"parent": parent, "fresh": ["lr"], "skipped_steps": [[5, 6]]}
+    branch.plan.write_text(json.dumps({"script": "train.py", "args": ["--lr", "1"], "ranks": 1, **course}))
+    logged(first, [1.0, 2.0, 3.0, 4.0, 5.0])
+    branch.metrics.write_text("".join(f'{{"step": {step}, "loss": {step}.0}}\n' for step in (4, 5)))
+    ours, theirs = read_record(first), read_record(branch)
+    assert compare(ours, theirs).difference == ""
+    branch.metrics.write_text("".join(f'{{"step": {step}, "loss": {value}}}\n' for step, value in ((4, 4.0), (5, 7.0))))
+    assert compare(ours, read_record(branch)).difference == "loss at step 5"
+    story = story_of(theirs)
+    assert story["marks"][0]["step"] == 3
+    assert story["branch"].startswith("branched from exp1")
+    assert story["branch"].endswith("after step 3")
+    assert "without the samples of steps 5 to 6" in story["sub"]
+    command = story["bits"]["commands"][0]
+    assert command.startswith("samebits run -n 1 --from 'exp1<")
+    assert command.endswith("@3' --name again --fresh lr --skip-steps 5:6 train.py --lr 1")
+    assert "\x1b" not in json.dumps(story, ensure_ascii=False)
+    assert story_of(ours)["branch"] == ""
+
+
+@pytest.mark.parametrize(
+    "odd", [{"parent": [1]}, {"parent": {"run": 3}}, {"skipped_steps": "x"}, {"skipped_steps": [[3, 1]]}]
+)
+def test_an_odd_parent_is_none(folder, odd):
+    folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, **odd}))
+    assert story_of(read_record(folder))["branch"] == ""

@@ -222,6 +222,11 @@ class TrainerMixin:
                 "trainer.train() was called a second time, and its run is over.",
                 "Make a new Trainer, with the same model.",
             )
+        if self.accelerator.run._run.loop_state.epoch.skipped:
+            raise UsageError(
+                "The Trainer counts its own steps, and --skip-steps would shift its schedule, its logs and its checkpoints.",
+                "Leave --skip-steps out, or write the loop with samebits or Accelerate.",
+            )
         self._has_trained = True
         before = self.args.gradient_accumulation_steps
         self.args.gradient_accumulation_steps = self.accelerator.local_batches

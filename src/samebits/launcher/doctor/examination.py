@@ -131,7 +131,7 @@ def torch_row(facts: TorchFacts, most_addresses: int) -> Row:
         return note(
             "torch",
             f"{text}; importing it starts {facts.tasks - 1} threads",
-            "Ranks start as new interpreters (--fresh), which takes seconds; find the import that starts threads.",
+            "Ranks start as new interpreters (--start-method spawn), which takes seconds; find the import that starts threads.",
         )
     return ok("torch", text)
 

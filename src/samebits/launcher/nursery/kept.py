@@ -30,7 +30,7 @@ READ_BYTES = 1 << 20
 
 def modules_for(request: LaunchRequest) -> tuple[str, ...]:
     """The modules for one run; none when every rank is a fresh interpreter."""
-    if request.placement.fresh:
+    if request.placement.spawns:
         return ()
     text = _text(request)
     return (*(FOR_OPTIMIZERS if "optim" in text else TORCH), *(OURS if "samebits" in text else ()))

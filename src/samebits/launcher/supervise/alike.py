@@ -20,6 +20,7 @@ OPEN = "the script's"
 
 def same_on_all(request: LaunchRequest) -> dict[str, str]:
     """What the results depend on, by the names that people know."""
+    course = request.computation.course
     source = source_of(request.title, request.entry.module is not None)
     digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
     form, arithmetic, saving, recovery = (
@@ -42,7 +43,14 @@ def same_on_all(request: LaunchRequest) -> dict[str, str]:
         "--backend": request.computation.backend or OPEN,
         "--check-every": request.computation.check_every or OPEN,
         "--resume-nonfinite": "yes" if request.recovery.resume_nonfinite else "no",
-        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
+        "--from, --fresh and --skip-steps": " ".join(
+            [
+                course.parent.text if course.parent is not None else "no run",
+                ",".join(course.fresh) or "no options",
+                course.skipped.text or "no steps",
+            ]
+        ),
+        "--save-every": f"{saving.every or OPEN}, --name {saving.name}, --keep {saving.keep or OPEN}, "
         f"--states {saving.url or 'none'}"
         if saving is not None
         else "nothing",

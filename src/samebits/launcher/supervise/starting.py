@@ -122,15 +122,15 @@ class Start:
     def __init__(self, request: LaunchRequest, nursery: NurseryHandle, store: RunStore, console: Console) -> None:
         self._request, self._nursery, self._store, self._saying = request, nursery, store, console
         self._ready_ns = time.monotonic_ns()
-        self._fresh = request.placement.fresh
+        self._spawns = request.placement.spawns
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
         # [Note: threads keep a process from being forked]
         # A fork copies one thread; a lock that another one holds stays locked in the rank for ever.
-        if tasks != 1 and not self._fresh:
-            self._fresh = True
+        if tasks != 1 and not self._spawns:
+            self._spawns = True
             if request.restart.number:
                 return
-            text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
+            text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--start-method spawn)"
             console.line(Line("note", text))
 
     def rank(
@@ -153,7 +153,7 @@ class Start:
         order = write_task(rank_task(self._request, number, self._store.port, changed, self._nursery.torch_variables))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
-        sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))
+        sent = self._nursery.send(Spawn(number, self._spawns), (order, stdin, *pipes, news, *self._store.descriptors))
         for descriptor in (order, nothing, *pipes):
             os.close(descriptor)
         if not sent:
@@ -175,7 +175,7 @@ class Start:
             fork_s=(time.monotonic_ns() - self._ready_ns) / 1e9,
         )
         if not request.restart.number:
-            self._saying.line(start_line(times, self._fresh))
+            self._saying.line(start_line(times, self._spawns))
         folder = RunFolder(request.output.run_folder)
         for line in rank_lines(pids, {number: folder.log(number) for number in pids}):
             self._saying.line(line)

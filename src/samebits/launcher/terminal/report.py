@@ -86,6 +86,13 @@ def opening_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line:
     return Line("samebits", text, str(request.output.run_folder))
 
 
+def branch_lines(request: LaunchRequest) -> list[Line]:
+    """From which run it was branched, and which steps it passes over, where there is something to say."""
+    parent, skipped = request.computation.course.parent, request.computation.course.skipped
+    lines = [Line("branch", f"of {parent.text}")] if parent is not None else []
+    return [*lines, *([Line("skips", f"the samples of {skipped.text}")] if skipped else [])]
+
+
 def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
     here = ranks_text(request.numbers)
@@ -118,9 +125,9 @@ def device_names(count: int, names: Sequence[str]) -> str:
     return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
 
 
-def start_line(times: StartTimes, fresh: bool) -> Line:
+def start_line(times: StartTimes, spawns: bool) -> Line:
     """With -v: where the start-up time went."""
-    start = "interpreters" if fresh else "fork"
+    start = "interpreters" if spawns else "fork"
     parts = f"command {times.command_s:.2f}, import {times.import_s:.2f}, {start} {times.fork_s:.2f}"
     return Line("started", f"in {times.total_s:.2f} s: {parts}")
 
@@ -177,6 +184,16 @@ def alone_line(ranks: int) -> Line:
 def unsaved_line() -> Line:
     """Warn that nothing was saved, because only a run of `samebits.init` saves by itself."""
     return Line("warning", "--save-every saved nothing: the script did not call samebits.init().")
+
+
+def unbranched_line() -> Line:
+    """Warn that a branch began with the first step, because only a run of `samebits.init` loads a state by itself."""
+    return Line("warning", "--from began with no state: the script did not call samebits.init().")
+
+
+def unskipped_line() -> Line:
+    """Warn that all steps were made, because only the loops of `samebits.init` pass over some."""
+    return Line("warning", "--skip-steps passed over nothing: the script did not call samebits.init().")
 
 
 def unchecked_line() -> Line:

@@ -23,6 +23,7 @@ from samebits.launcher.trials.workplace import Workplaces
 from samebits.machine.held_folder import is_left, make_held, remove_tree
 from samebits.machine.processes import ENDING
 from samebits.protocol.arithmetic import Arithmetic
+from samebits.protocol.branch import Course
 from samebits.protocol.layout.mesh import Form, launched, on_ranks
 from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.saving import Saving
@@ -87,6 +88,8 @@ class Program:
     """Strategy, mesh and schedule, as far as the command line named them."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     """Precision and numerics, as far as the command line named them."""
+    course: Course = field(default_factory=Course)
+    """With which state the script's run begins, and which steps it passes over."""
 
     @property
     def title(self) -> str:
@@ -197,7 +200,7 @@ class Trials(AbstractContextManager["Trials"]):
                 device_given=program.device_given,
             ),
             Output(self.base / name, Verbosity.QUIET),
-            Computation(lanes, placed, program.arithmetic, evidence=dict(evidence)),
+            Computation(lanes, placed, program.arithmetic, evidence=dict(evidence), course=program.course),
             self._recovery,
             saving,
         )

@@ -316,13 +316,15 @@ class PreparedLoader(DataLoader[Any]):
 
         return LazyList(planned, len(plan.steps))
 
-    def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
-        """What is fetched for `steps`, those of `plan`, in order."""
+    def parts(self, plan: EpochPlan, steps: Sequence[StepPlan], left_out: Sequence[int] = ()) -> Sequence[LanePart]:
+        """What is fetched for `steps`, those of `plan`, in order; nothing of those that are `left_out`, by their place."""
         cut, lanes = Cut(plan.batch_size, self.context.num_lanes), self.context.lanes
         parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in plan.counts}
+        number = sum(parts_of[size] * number for size, number in plan.counts.items())
+        without = frozenset(left_out)
         return LazyIterable(
-            lambda: (part for step in steps for part in step.parts),
-            sum(parts_of[size] * number for size, number in plan.counts.items()),
+            lambda: (part for place in range(len(steps)) if place not in without for part in steps[place].parts),
+            number - sum(parts_of[len(plan.steps[place])] for place in without),
         )
 
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Sampler
 from samebits.errors import UsageError
 from samebits.protocol.layout.cut import Cut
 from samebits.protocol.layout.stream_key import Domain, stream_key
+from samebits.protocol.skipped_steps import NONE, SkippedSteps
 from samebits.rank.data.device_copies import CopyStream
 from samebits.rank.data.lane_dataset import LaneIndices
 from samebits.rank.data.loader import (
@@ -78,6 +79,8 @@ class StreamPosition:
     """Steps that a loaded state has behind it."""
     order: str = NOTHING_READ
     """The hash of the stream after these."""
+    skipped: SkippedSteps = NONE
+    """Steps that are passed over, by the run's numbers: they are read, and not collated."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +171,18 @@ class PreparedStream(PreparedLoader):
         resumption: Resumption | None = None,
         attempt: int = 0,
         with_state: bool = False,
+        skips: Callable[[int], bool] = lambda block: False,  # noqa: ARG005
     ) -> Iterator[Block]:
-        """The blocks of a training epoch from number `first` on; after the end, empty ones."""
+        """The blocks of a training epoch from number `first` on; after the end, empty ones.
+
+        `skips`: says of which blocks no batch is wanted.
+        """
         lanes = self.context.lanes
         bounds = Cut(self.samples_per_step, self.context.num_lanes).bounds
 
         def spans(block: int) -> tuple[LaneSpan, ...]:
+            if skips(block):
+                return ()
             return tuple(LaneSpan(bounds[lane], bounds[lane + 1], self._key(epoch, block, lane)) for lane in lanes)
 
         request = Request(self._stream(epoch, 0), epoch, first, (), resumption, attempt, with_state)
@@ -259,7 +268,7 @@ class StreamedSteps:
         self.done, self.goes_on_by = place.done, ""
         """Steps that are done; and, where there were some at the beginning, how the data set resumed."""
         self._loader, self._epoch, self._elsewhere = loader, epoch, elsewhere
-        self._first_step = place.first_step
+        self._first_step, self._skipped = place.first_step, place.skipped
         self._with_state = with_state
         self.order = place.order
         """The hash of the stream up to here."""
@@ -288,7 +297,7 @@ class StreamedSteps:
             if first is not None and (first.size, first.after) == (saved.size, saved.after):
                 self._next, self.goes_on_by = first, "its own load_state_dict"
                 return first
-        self._blocks = self._loader.read(self._epoch, self.done, attempt=1, with_state=self._with_state)
+        self._blocks = self._read(attempt=1)
         self._next = next(self._blocks)
         if self._next.before != order:
             raise UsageError(
@@ -299,8 +308,15 @@ class StreamedSteps:
             self.goes_on_by = "reading the epoch again from its beginning"
         return self._next
 
+    def _read(self, **how: Any) -> Iterator[Block]:
+        # [Note: why the reading does not refer to these steps]
+        # It would be a cycle, and loader workers would live until the next collection of garbage.
+        first_step, skipped = self._first_step, self._skipped
+        skips = lambda block: first_step + block in skipped  # noqa: E731
+        return self._loader.read(self._epoch, self.done, with_state=self._with_state, skips=skips, **how)
+
     def _try(self, resumption: Resumption) -> Block | None:
-        self._blocks = self._loader.read(self._epoch, self.done, resumption=resumption, with_state=self._with_state)
+        self._blocks = self._read(resumption=resumption)
         try:
             return next(self._blocks)
         except Exception:  # noqa: BLE001 - whatever the data set's own code raises: it is read from its beginning instead
@@ -339,6 +355,19 @@ class StreamedSteps:
         self.num_samples, self._mine = self.num_samples + block.size, self._mine + plan.num_mine
         return plan, self._loader.moved(block.batches)
 
+    def pass_over(self) -> None:
+        """Leave the next step out, which must be one that is to be passed over."""
+        block, self._next = self.look(), None
+        self.done, self.order = self.done + 1, block.after
+        self.num_samples, self._mine = self.num_samples + block.size, self._mine + self._num_mine(block.size)
+
+    @property
+    def num_skipped(self) -> int:
+        """The samples of the steps so far that were passed over; all steps but the last are full ones."""
+        size = self._loader.samples_per_step
+        steps = self._skipped.between(self._first_step, self._first_step + self.done - 1)
+        return sum(min(size, self.num_samples - (step - self._first_step) * size) for step in steps)
+
     @property
     def is_over(self) -> bool:
         """Whether no step is left; reads the next one."""
@@ -374,12 +403,13 @@ class StreamedSteps:
     def account(self) -> dict[str, Any]:
         """Which samples the steps so far have used: those of the stream from its beginning, each once."""
         is_over = self._next is not None and self._next.size == 0
+        used = self.num_samples - self.num_skipped
         return {
             "steps": self.done,
             "of_steps": self.done if is_over else None,
-            "samples": self.num_samples,
-            "different": self.num_samples,
-            "of_samples": None,
+            "samples": used,
+            "different": used,
+            "of_samples": self.num_samples if used < self.num_samples else None,
             "order": self.order,
         }
 

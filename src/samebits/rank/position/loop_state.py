@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from samebits.protocol.skipped_steps import NONE, SkippedSteps
 from samebits.rank.data.loader import PreparedLoader
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import SavedStream, StreamedSteps
@@ -133,6 +134,8 @@ class EpochState:
     """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+    skipped: SkippedSteps = NONE
+    """Steps of the run whose samples are passed over: those to come, and those that earlier starts have passed over."""
     accounts: list[dict[str, Any]] = field(default_factory=list)
     """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
 

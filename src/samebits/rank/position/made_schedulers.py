@@ -128,7 +128,7 @@ class MadeSchedulers:
         living = [(one, scheduler) for one in self._made if (scheduler := one.here) is not None]
         held = {id(one) for one in self.held()}
         for thing in (*self.held(), *(scheduler for _, scheduler in living)):
-            held |= {id(one) for one in _inside(thing)}
+            held |= {id(one) for one in inside(thing)}
         found = []
         for one, scheduler in living:
             if id(scheduler) in held or not self.is_prepared(getattr(scheduler, "optimizer", None)):
@@ -241,7 +241,7 @@ def _optimizer_in(given: Sequence[Any]) -> Any:
     return next((one for one in found if isinstance(one, Optimizer)), None)
 
 
-def _inside(thing: Any) -> list[LRScheduler]:
+def inside(thing: Any) -> list[LRScheduler]:
     """The schedulers that one consists of, whose states are in its own."""
     values = [*vars(thing).values()] if hasattr(thing, "__dict__") else []
     listed = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
@@ -249,7 +249,7 @@ def _inside(thing: Any) -> list[LRScheduler]:
 
 
 def _progress(scheduler: Any) -> Any:
-    return [(getattr(one, "last_epoch", 0), getattr(one, "_step_count", 0)) for one in (scheduler, *_inside(scheduler))]
+    return [(getattr(one, "last_epoch", 0), getattr(one, "_step_count", 0)) for one in (scheduler, *inside(scheduler))]
 
 
 def _is_odd(scheduler: LRScheduler) -> bool:

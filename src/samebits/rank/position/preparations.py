@@ -61,7 +61,7 @@ class MadeOptions:
         if (plain := _plain(value)) is not None:
             self.by_label.setdefault(VALUES, [{}])[0][name] = plain
 
-    def overridden(self, saved: Any) -> list[str]:
+    def overridden(self, saved: Any) -> list[OtherOption]:
         """What this start made with other options than the run did of whose `by_label` is `saved`.
 
         Raises:
@@ -78,7 +78,7 @@ class MadeOptions:
                 # None is not written, and torch's switches (`fused`, `foreach`) begin with it. Other values are
                 # missing on one side where another release of torch has one option more.
                 found += [
-                    f"{key}={own.get(key)!r} of {of}, which was {theirs.get(key)!r}"
+                    OtherOption(label, of, key, own.get(key), theirs.get(key))
                     for key in sorted(own.keys() | theirs.keys())
                     if repr(own.get(key)) != repr(theirs.get(key))
                     and (
@@ -87,9 +87,37 @@ class MadeOptions:
                 ]
         return found
 
-    def keep(self, saved: Mapping[str, Groups]) -> None:
-        """Those of the run that was saved count; let states say so from here on."""
-        self.by_label.update({label: groups for label, groups in saved.items() if label in self.by_label})
+    def keep(self, saved: Mapping[str, Groups], fresh: Sequence[str] = ()) -> None:
+        """Those of the run that was saved count, but for the names that are `fresh`; let states say so from here on."""
+        for label, groups in saved.items():
+            mine = self.by_label.get(label)
+            if mine is not None:
+                own = [*mine, *({} for _ in groups[len(mine) :])]
+                self.by_label[label] = [
+                    {**theirs, **({key: one[key] for key in fresh if key in one} if may_be_fresh(label) else {})}
+                    for one, theirs in zip(own, groups, strict=False)
+                ]
+
+
+@dataclass(frozen=True)
+class OtherOption:
+    """One that the script gives another value than the state has."""
+
+    label: str
+    of: str
+    """The label, with the group where there are several."""
+    key: str
+    own: Any
+    theirs: Any
+
+    @property
+    def text(self) -> str:
+        return f"{self.key}={self.own!r} of {self.of}, which was {self.theirs!r}"
+
+
+def may_be_fresh(label: str) -> bool:
+    """Whether a branch may take an option from the script: a scheduler goes on from its place, with its own."""
+    return not label.startswith(SCHEDULER)
 
 
 def options_of(thing: Any) -> Groups:

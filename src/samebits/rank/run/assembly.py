@@ -46,7 +46,10 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     computed = decided.arithmetic.precision, decided.arithmetic.numerics, ", ".join(decided.arithmetic.allow)
     agree_on_settings(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams.started(seed, device, looks=transport.world_size > 1)
+    settings = environment.settings
     loop_state = LoopState()
+    if settings is not None:
+        loop_state.epoch.skipped = settings.skipped
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)

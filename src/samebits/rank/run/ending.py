@@ -19,6 +19,7 @@ from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
+from samebits.protocol.skipped_steps import OPTION
 from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
 from samebits.rank.checks.loss_gauge import settle_losses
@@ -55,6 +56,7 @@ def end(run: RunState) -> bool:
             compare(run, bits)
             for end_run in run.components.observers.end_run:
                 end_run()
+            _say_unreached(run)
             _write_result(run)
             run.components.states.note_end()
             _write_stages(run)
@@ -77,6 +79,13 @@ def has_failed(run: RunState) -> bool:
     failed = getattr(sys, "last_value", None) is not None
     folder = run.config.folder
     return failed or (folder is not None and folder.failure(run.components.transport.rank).exists())
+
+
+def _say_unreached(run: RunState) -> None:
+    """Name steps that were to be passed over and that the run did not come to."""
+    step = run.components.step_timer.step
+    if (left := run.loop_state.epoch.skipped.after(step)) and run.is_users_main:
+        say(f"{OPTION} names {left.text}, and the run ended after step {step}.")
 
 
 def _write_result(run: RunState) -> None:

@@ -1,6 +1,6 @@
 """What a new process does to become a rank: environment, standard streams, `__main__`, and the exit code.
 
-Reached in two ways: a child that the nursery forked calls `run_rank`; with --fresh a new interpreter comes in by
+Reached in two ways: a child that the nursery forked calls `run_rank`; with --start-method spawn a new interpreter comes in by
 `python -m samebits.rank.start.entrance PARENT ORDER NEWS TABLE PORT`. The script's exception is written as a
 failure record and into the rank's log; the launcher prints it, once.
 """

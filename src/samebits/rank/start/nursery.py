@@ -161,7 +161,7 @@ class Nursery:
             self._view.join()
         if request.folder != str(Path.cwd()):
             os.chdir(request.folder)
-        if message.fresh:
+        if message.spawns:
             _become_interpreter(request, (order, news, *place), parent)
         os.close(order)
         return partial(run_rank, request, news, parent, place)

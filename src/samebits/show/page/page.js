@@ -157,7 +157,7 @@ function comparison({ stories, differences, speeds, verdict }) {
   if (verdict) main.append(el("div", { class: verdict.ok ? "card ok" : "card bad", style: "margin-top:14px" }, verdict.text));
   main.append(el("div", { class: "card scroll", style: "margin-top:14px" }, el("table", {},
     el("tr", {}, ...["run", "status", "samples/s", "speed", "first other value", "bits"].map((h, i) => el("th", { class: i === 2 || i === 3 ? "n" : null }, h))),
-    ...stories.map((story, i) => el("tr", {}, el("td", {}, el("span", { style: `color:var(${LINES[i % LINES.length]})` }, "■ "), story.name), el("td", {}, story.status),
+    ...stories.map((story, i) => el("tr", {}, el("td", {}, el("span", { style: `color:var(${LINES[i % LINES.length]})` }, "■ "), story.name, story.branch ? el("div", { class: "sub small" }, story.branch) : null), el("td", {}, story.status),
       el("td", { class: "n" }, speeds[i].samples_per_s == null ? "" : Math.round(speeds[i].samples_per_s).toLocaleString("en")),
       el("td", { class: "n" }, speeds[i].ratio == null ? "" : `${speeds[i].ratio.toFixed(2)}×`),
       el("td", {}, differences[i]), el("td", {}, el("code", {}, (story.bits.bits || "").slice(0, 19))))))));
@@ -169,7 +169,7 @@ function comparison({ stories, differences, speeds, verdict }) {
       const line = found ? { x: found.steps, y: found.values } : name === "loss" ? lossLines(story)[0] : null;
       return line && { ...line, label: story.name, colour: LINES[i % LINES.length], width: i ? 1.5 : 4, alpha: i ? 1 : 0.45 };
     }).filter(Boolean);
-    return lines.length ? card(el("div", { class: "legend" }, name), chart(lines, { unit: short, log: lines.every(line => positive(line.y)) }).box) : null;
+    return lines.length ? card(el("div", { class: "legend" }, name), chart(lines, { unit: short, log: lines.every(line => positive(line.y)), marks: stories.flatMap(story => story.marks.filter(one => one.kind === "branch")) }).box) : null;
   }).filter(Boolean)));
   stories.forEach(story => story.time.length && main.append(heading(`Where a step’s time goes: ${story.name}`), bars(story.time)));
   renderAll();

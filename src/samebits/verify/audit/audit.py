@@ -14,12 +14,12 @@ from samebits.protocol.record.lines import STEP
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.recording import REPLAY
 from samebits.protocol.run_folder import read_lines
-from samebits.protocol.saving import Saving, state_name
+from samebits.protocol.saving import NEVER, Saving, state_name
+from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.protocol.state_files.whole_state import open_state
 from samebits.verify.audit.checked import Checked, SavedState
 from samebits.verify.audit.compare import conditions_apart, files_apart, first_difference, flipped, step_difference
 from samebits.verify.audit.plan import Segment, Stretch
-from samebits.verify.interruption import NEVER
 from samebits.verify.replay.past_run import copy_state
 from samebits.verify.result import CANNOT_TELL
 
@@ -247,7 +247,8 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
         found.forged = record.broken
     elif record.differs is not None:
         found.forged = f"step {record.differs['differs']} came again otherwise in the run itself"
-    found.gaps = record.gaps
+    # Steps that the run passed over are passed over here too.
+    found.gaps = SkippedSteps.of(record.gaps).without(checked.course().skipped).ranges
     return found
 
 

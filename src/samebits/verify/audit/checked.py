@@ -11,6 +11,7 @@ from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
 from samebits.machine.visible import visible
+from samebits.protocol.branch import Course
 from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, read_json
@@ -75,6 +76,14 @@ class Checked:
         """The steps behind which a run can begin, 0 for the beginning."""
         found = [one.step for one in self.states.values() if one.can_begin]
         return [*([0] if self.first == 1 else []), *sorted(found)]
+
+    def course(self) -> Course:
+        """With which state the run began, and which steps it passed over. Raises UsageError for what no run writes."""
+        try:
+            return Course.read(self.record.starts[-1] if self.record.starts else {})
+        except ValueError:
+            problem = f"The start in {visible(str(self.record.path))} is none that samebits records."
+            raise UsageError(problem, "Name another record.") from None
 
     def settings(self) -> dict[str, Any]:
         """Lanes, threads, device and arithmetic of the run. Raises UsageError for what no run writes."""

@@ -18,10 +18,12 @@ from samebits.launcher.states.description import COMPLETE, summary_of
 from samebits.launcher.states.places import Found
 from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.visible import visible
+from samebits.protocol.branch import Course, Parent
 from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
+from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.verify.replay.values import Logged, logged_in
 
 NOT_LOOKED = "the run did not come so far that anybody had looked at what its states lack."
@@ -49,6 +51,8 @@ class PastRun:
     """What no state of it holds, in sentences."""
     states: Mapping[int, Path]
     """By the step after which each was saved."""
+    course: Course
+    """With which state it began, and which steps it passed over."""
     record: Record | None
     """What it has recorded, where it has."""
 
@@ -133,6 +137,9 @@ def _described(run: Run, logged: Logged) -> PastRun:
             logged,
             tuple(unsaved(run.folder, "sentences")) if run.folder.unsaved.exists() else (NOT_LOOKED,),
             _states_of(run.folder, decided),
+            Course(
+                Parent.read(plan["parent"]), tuple(map(str, plan["fresh"])), SkippedSteps.read(plan["skipped_steps"])
+            ),
             _record_of(run.folder),
         )
         not_exact = decided["not_exact"]

@@ -17,10 +17,9 @@ from samebits.protocol.journal.ring import JournalReader
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.recording import REPLAY
 from samebits.protocol.run_folder import MOST_BYTES, STATES, read_lines
-from samebits.protocol.saving import Saving
+from samebits.protocol.saving import NEVER, Saving
 from samebits.protocol.script_files import ScriptFiles
 from samebits.verify.audit.compare import first_difference
-from samebits.verify.interruption import NEVER
 from samebits.verify.replay.past_run import PastRun, copy_state, seen_in
 from samebits.verify.replay.values import ABSENT, Compared, compare_values, logged_in
 from samebits.verify.result import CANNOT_TELL

@@ -5,6 +5,7 @@ Those of the run itself (the loss scale), those that the script names at `run.sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -50,6 +51,10 @@ class Objects(Part):
         self._values = {label.removeprefix(VALUE): saved.decode(saved.document(label)) for label in labels}
         self.extra = _extra(saved)
         """What the script saved besides objects."""
+
+    def leave(self, names: Sequence[str]) -> None:
+        """Leave these values as the script has made them."""
+        self._values = {name: value for name, value in self._values.items() if name not in names}
 
     def load(self) -> None:
         """Take the values; the objects have loaded their states."""

@@ -39,6 +39,10 @@ OWN = (RUN, STREAMS, BODY_STREAMS, STREAM, MODES, MADE, ORDER)
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
 
+class OfTheCommand(UsageError):  # noqa: N818 - whose mistake it is
+    """The command and a state contradict each other, and the state is sound."""
+
+
 class Part:
     """One kind of what is in a state. Override all three; who takes its state by itself is loaded by `Saved.load`."""
 
@@ -115,6 +119,8 @@ class Saved:
         """Identities of optimizers and schedulers whose part is planned."""
         self.new: list[str] = []
         """Names of tracked objects that the state does not have."""
+        self.afterwards: list[Callable[[], None]] = []
+        """What is done whenever `steps` have loaded."""
         self.files = {name: TensorFile(place / name) for name in manifest.files if name.endswith(".safetensors")}
         self.counters = self.decode(self.documents[RUN])
         self.late = Late.read(self.counters.get("late"))
@@ -184,6 +190,8 @@ class Saved:
             except Exception as error:
                 problem = f"the {step.label} does not accept its state ({type(error).__name__}: {error})."
                 raise unfit(self.place, problem, "Prepare the same things; no model was changed.") from error
+        for do in self.afterwards:
+            do()
 
     def unfit(self, error: UsageError) -> UsageError:
         """Say that it is not a state of this run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +10,18 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.notices import say
+from samebits.protocol.records import plain
+from samebits.protocol.skipped_steps import SkippedSteps, of_resumed
 from samebits.protocol.state_files.whole_state import wrong_counters
-from samebits.rank.checkpoint.parts.part import ORDER, RUN, STREAM, UNCHANGED, Into, Part, Saved
+from samebits.rank.checkpoint.parts.fresh import changed
+from samebits.rank.checkpoint.parts.part import ORDER, RUN, STREAM, UNCHANGED, Into, OfTheCommand, Part, Saved
 from samebits.rank.checks.loss_gauge import settle_losses
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import PreparedStream, SavedStream
 from samebits.rank.position.epoch_count import InsideEpoch
 from samebits.rank.position.exact_json import encode
 from samebits.rank.position.loop_state import LoopState
+from samebits.rank.position.preparations import VALUES, OtherOption, may_be_fresh
 from samebits.rank.position.run_state import RunState
 
 
@@ -46,15 +50,62 @@ class Counters(Part):
                 f"it was saved with {theirs} prepared loaders, and the run has {mine}.", "Prepare the same loaders."
             )
         self._run.loop_state.epochs.check(self._saved["epochs"])
+        self._is_of_parent = self._read_parent()
+        self._skipped = self._skipped_steps()
         # [Note: why options are compared before anything is loaded]
-        # The comparison raises for what is no list of options.
-        prepared.preparations.options.overridden(self._saved.get("options", {}))
+        # The comparison raises for what is no list of options, and in a branch for one that the script has changed.
+        self._refuse_changed(prepared.preparations.options.overridden(self._saved.get("options", {})))
+
+    def _skipped_steps(self) -> SkippedSteps:
+        """The steps that were passed over, and those that will be."""
+        settings, saved = self._run.config.environment.settings, self._saved
+        given = settings.skipped if settings is not None else SkippedSteps()
+        before = SkippedSteps.read(saved.get("skipped", []))
+        try:
+            return of_resumed(given, before, saved["step"], is_branch=self._is_of_parent)
+        except UsageError as error:
+            raise OfTheCommand(error.problem, error.fix) from None
+
+    def _read_parent(self) -> bool:
+        """Whether the state is the one from which the run was branched, and not one of its own."""
+        settings = self._run.config.environment.settings
+        parent = settings.parent if settings is not None else None
+        if parent is None or self._saved.get("parent") == plain(parent):
+            return False
+        if self._saved["step"] != parent.step:
+            raise UsageError(
+                f"it was saved after step {self._saved['step']} of another run, and this one is a branch of {parent.text}.",
+                "Choose another --name.",
+            )
+        return True
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Options and values for which the script's own count: where the state is the parent's of a branch."""
+        settings = self._run.config.environment.settings
+        return settings.fresh if settings is not None and self._is_of_parent else ()
+
+    def _refuse_changed(self, others: Sequence[OtherOption]) -> None:
+        """Raise `OfTheCommand` where a branch would go on with an option that the script no longer has.
+
+        From a state of its own only a command is refused, and for options alone: first values of `run.state` may differ in
+        each start, and ranks that start again go on as they were.
+        """
+        settings = self._run.config.environment.settings
+        if settings is None or settings.parent is None:
+            return
+        left = [one for one in others if not (may_be_fresh(one.label) and one.key in self.fresh)]
+        if not self._is_of_parent:
+            left = [one for one in left if one.label != VALUES and not settings.restart.number]
+        if left:
+            raise changed(left, may_take=self._is_of_parent)
 
     def keep_options(self) -> None:
         """Say which options of the script count no more, and keep those of the state."""
         options, saved = self._run.loop_state.prepared.preparations.options, self._saved.get("options", {})
-        others = options.overridden(saved)
-        options.keep(saved)
+        others = [one.text for one in options.overridden(saved) if one.key not in self.fresh]
+        self._refuse_changed(options.overridden(saved))
+        options.keep(saved, self.fresh)
         if others and self._run.components.transport.rank == 0:
             say(
                 f"the script makes {'; '.join(others[:3])}{'; …' * (len(others) > 3)}, and what the state has counts: to change "
@@ -63,7 +114,7 @@ class Counters(Part):
 
     def load(self) -> None:
         saved, loop_state, step_timer = self._saved, self._run.loop_state, self._run.components.step_timer
-        resumption = loop_state.resumption
+        resumption, loop_state.epoch.skipped = loop_state.resumption, self._skipped
         loop_state.epochs.restore(saved["epochs"])
         step_timer.step, step_timer.epoch = saved["step"], saved["epoch"]
         step_timer.num_losses, step_timer.loss = saved["num_losses"], saved["loss"]
@@ -127,6 +178,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
             else {}
         ),
         **({"tallies": run.loop_state.tallies.encode(inside=inside is not None)} if with_tallies else {}),
+        **of_command_line(run),
         "options": run.loop_state.prepared.preparations.options.by_label,
         "loaders": [
             {
@@ -136,6 +188,16 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
             }
             for number, loader in enumerate(run.loop_state.prepared.loaders)
         ],
+    }
+
+
+def of_command_line(run: RunState) -> dict[str, Any]:
+    """Which run this is a branch of, and the steps that it passes over, where there is something to say."""
+    settings, skipped = run.config.environment.settings, run.loop_state.epoch.skipped
+    parent = settings.parent if settings is not None else None
+    return {
+        **({"parent": plain(parent)} if parent is not None else {}),
+        **({"skipped": [[*one] for one in skipped.ranges]} if skipped else {}),
     }
 
 

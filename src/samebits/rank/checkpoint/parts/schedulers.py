@@ -66,6 +66,11 @@ class Schedulers(Part):
         self._outside = {one["outside"]: one for one in record if one["outside"]}
         self._of_bodies = [one for one in record if not one["outside"]]
 
+    @property
+    def awaits(self) -> bool:
+        """Whether the state has some that this start has not made yet; known after `check`."""
+        return bool(self._of_bodies) or len(self._present()) < len(self._outside)
+
     def _present(self) -> Pairs:
         """Those that this start has made outside of bodies by now and has not loaded, each with its part."""
         return [(one, self._outside[one.outside]) for one in self._made.here() if one.outside in self._outside]

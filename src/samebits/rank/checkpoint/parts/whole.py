@@ -12,11 +12,12 @@ from samebits.protocol.layout.stream_key import Domain
 from samebits.protocol.state_files.manifest import Manifest
 from samebits.rank.checkpoint.format.state import State
 from samebits.rank.checkpoint.parts.changes import Small, bits_of
+from samebits.rank.checkpoint.parts.fresh import FreshOptions
 from samebits.rank.checkpoint.parts.gradients import Gradients
 from samebits.rank.checkpoint.parts.models import PREPARE_IT, Models, Modes
 from samebits.rank.checkpoint.parts.objects import Objects
 from samebits.rank.checkpoint.parts.optimizers import Optimizers
-from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, Saved, kind_of, unfit
+from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, OfTheCommand, Saved, kind_of, unfit
 from samebits.rank.checkpoint.parts.position import Counters, counters
 from samebits.rank.checkpoint.parts.random_streams import Streams
 from samebits.rank.checkpoint.parts.schedulers import Schedulers, schedulers_of
@@ -88,6 +89,11 @@ class LoadPlan:
         self._streams.check(saved)
         self._check_prepared()
         self._objects.check(saved)
+        if self._counters.fresh:
+            fresh = FreshOptions(run, saved, self._counters.fresh)
+            fresh.check(awaits=self._schedulers.awaits)
+            self._objects.leave(self._counters.fresh)
+            saved.afterwards.append(fresh.load)
         self.extra = self._objects.extra
 
     def _check_prepared(self) -> None:
@@ -190,6 +196,8 @@ def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, A
     """
     try:
         return LoadPlan(run, place, manifest, objects)
+    except OfTheCommand:
+        raise
     except UsageError as error:
         raise unfit(place, error.problem, error.fix) from None
     except (

@@ -25,7 +25,7 @@ from samebits.machine.regular_file import read_regular
 from samebits.notices import say
 from samebits.protocol.events import Kind
 from samebits.protocol.run_folder import write_private
-from samebits.protocol.saving import Saving, Schedule, claim, step_of
+from samebits.protocol.saving import NEVER, Saving, Schedule, claim, step_of
 from samebits.protocol.state_files.folder import is_state
 from samebits.rank.caller import where
 from samebits.rank.checkpoint.store.checkpointer import AsyncCheckpointer
@@ -61,7 +61,7 @@ class Automatic:
         self._checkpointer = AsyncCheckpointer(saving.kept, saving.url, others=others)
         self._taken = 0, 0.0
         """After which step the newest state was taken, and how long the step stood still for it."""
-        self._has_warned = self._has_prepared = False
+        self._has_warned, self._has_prepared = False, saving.every == NEVER
         self._asks, self._ends_by = asks, 0
         self.on_saved: Callable[[int, float, float], None] | None = None
         """Is told that a state is on the disk; see `Pace.took`."""
@@ -79,16 +79,30 @@ class Automatic:
         if problem := own_order(self._run.loop_state.prepared.loaders):
             raise UsageError(problem, OWN_ORDER_FIX)
         if skips_states(self._run):
+            self._require_no_branch(
+                "its states lack what the script keeps itself, and --recover exact resumes without nothing"
+            )
             return False
         together = Together(self._run.components.transport, CALL, where())
         name = together.do(self._newest) if self._run.components.transport.rank == 0 else None
         name = together.agree(name)[0]
+        if not name:
+            self._require_no_branch("there is no state in its folder")
         if not name or (step_of(name) or 0) <= beyond:
             return False
         load_state(self._run, self._store.place / name, {}, missing_ok=False)
         if self._run.components.transport.rank == 0:
             _say_of_earlier_end(self._store.place, self._run.components.step_timer.step)
         return True
+
+    def _require_no_branch(self, why: str) -> None:
+        """Raise `UsageError` where a branch would begin with the first step: it begins with its parent's state."""
+        settings = self._run.config.environment.settings
+        if settings is not None and settings.parent is not None:
+            raise UsageError(
+                f"This run is a branch of {settings.parent.text}, and cannot begin there: {why}.",
+                "Give --from again, on the node that has the parent's states, or begin another branch under another --name.",
+            )
 
     def note_end(self) -> None:
         """Note that the run has ended well, and after which step."""

@@ -58,7 +58,7 @@ def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int)
     _check_norms(run, [*plan.counts], plan.batch_size)
     for begin_epoch in run.components.observers.begin_epoch:
         begin_epoch(loader, plan)
-    return PlannedSteps(loader, plan, run.components.step_timer.step + 1 - done, done)
+    return PlannedSteps(loader, plan, run.components.step_timer.step + 1 - done, done, run.loop_state.epoch.skipped)
 
 
 def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) -> StreamedSteps:
@@ -75,7 +75,7 @@ def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) 
         begin_epoch(loader, None)
     steps = loader.training(
         epoch,
-        StreamPosition(components.step_timer.step + 1 - done, done, order),
+        StreamPosition(components.step_timer.step + 1 - done, done, order, loop_state.epoch.skipped),
         saved,
         with_state=components.states.follows_streams,
         elsewhere=components.streams.elsewhere,
@@ -170,4 +170,4 @@ def check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
             "the stream had other samples when its beginning was read a second time, so another start or another number of ranks "
             f"has other bits. Give the data set no random numbers or clock of its own. {HOW_TO_SHUFFLE}"
         )
-    run.loop_state.epoch.epochs_seen.append(steps.num_samples)
+    run.loop_state.epoch.epochs_seen.append(steps.num_samples - steps.num_skipped)

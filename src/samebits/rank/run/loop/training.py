@@ -107,18 +107,19 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     run.components.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
     step_timer, steps = run.components.step_timer, epoch.steps
-    first = steps.done
     step_timer.step_in_epoch, step_timer.steps_per_epoch = steps.done, steps.length or 0
     if step_timer.num_epochs == 0:
         step_timer.epoch = loader.epochs_begun
     if not steps.is_over:
         labels.begin_looks(run)
-    while has_next(run, steps):
+    is_first = True
+    while _has_next(run, epoch):
         number = steps.done
         mine, fetched = steps.take()
         step = Step(run, mine, fetched, number)
         run.loop_state.position.lane_samples = mine.cut.samples
-        _enter_step(run, step, is_first=number == first)
+        _enter_step(run, step, is_first=is_first)
+        is_first = False
         try:
             yield step
         except GeneratorExit:
@@ -152,6 +153,30 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     run.loop_state.epoch.accounts.append({"loader": epoch.loader, **steps.account()})
     run.loop_state.epochs.end_steps()
     labels.leave_loop(run, is_inner=run.loop_state.epochs.in_body)
+
+
+def _has_next(run: RunState, epoch: _Epoch) -> bool:
+    """Whether there is another step, behind those that are passed over."""
+    while has_next(run, epoch.steps):
+        if run.components.step_timer.step + 1 not in run.loop_state.epoch.skipped:
+            return True
+        _pass_over(run, epoch)
+    return False
+
+
+def _pass_over(run: RunState, epoch: _Epoch) -> None:
+    """A step that `--skip-steps` names: it counts, its body does not run, and a state may be saved behind it."""
+    # [Note: what a step that is passed over leaves]
+    # Its random stream is entered, so that what the script draws behind it follows from its number. Nothing looks at the
+    # script, which has done nothing since.
+    step_timer, streams = run.components.step_timer, run.components.streams
+    streams.look()
+    step_timer.step, step_timer.step_in_epoch = step_timer.step + 1, step_timer.step_in_epoch + 1
+    streams.enter(Domain.STEP, step_timer.step, 0)
+    step_timer.publish()
+    epoch.steps.pass_over()
+    run.loop_state.epoch.inside = epoch.inside
+    run.components.states.reach_boundary(epoch.inside, is_last=epoch.steps.is_over)
 
 
 def _is_over(run: RunState) -> bool:

@@ -72,6 +72,8 @@ class Audited:
     damaged: Mapping[int, str] = field(default_factory=dict)
     forged: str = ""
     """What is wrong with the record itself, in a sentence."""
+    begins_after: int = 0
+    """The step before the record's first; where it is not 0, nobody checks the state that it begins with."""
     gaps: Sequence[tuple[int, int]] = ()
     """Steps that were to be checked and are not in the record."""
     says: str = ""
@@ -98,6 +100,7 @@ class Audited:
             "ranks": self.ranks,
             "segments": [[one.after + 1, one.last] for one in self.segments],
             "num_segments": self.num_segments,
+            "begins_after": self.begins_after,
             "steps": sum(one.steps for one in self.outcomes),
             "states": [step for one in self.outcomes for step in one.states],
             "end": any(one.end for one in self.outcomes),
@@ -239,7 +242,7 @@ def _control(record: Record, stretch: Stretch) -> None:
 def look_at(checked: Checked, *, reads_states: bool) -> Audited:
     """What the record says against itself: its chain, and its states' files, whose every byte is read where that is wanted."""
     record = checked.record
-    found = Audited(checked.title, 0, 0, says=_says(record), replays=False)
+    found = Audited(checked.title, 0, 0, says=_says(record), replays=False, begins_after=max(checked.first - 1, 0))
     found.damaged = dict(checked.damaged)
     if reads_states:
         found.damaged |= {step: text for step, one in checked.states.items() if (text := one.trouble())}

@@ -151,29 +151,35 @@ def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> 
         script, *args = words
         place = Path.cwd()
         return Checked(title, record, states, damaged, script, is_module, tuple(args), place, names_script=True)
-    script, own_module, own_args, place = _of_run(path)
+    script, own_module, own_args, place = _of_run(record)
     return Checked(title, record, states, damaged, script, own_module, own_args, place, names_script=False)
 
 
-def _of_run(path: Path) -> tuple[str, bool, tuple[str, ...], Path]:
+def _of_run(record: Record) -> tuple[str, bool, tuple[str, ...], Path]:
     """Script, arguments and folder, as the run folder around the record says: only of this user's own run."""
-    plans = [path.parent / "plan.json", *path.parent.glob("*/plan.json")]
-    try:
-        newest = max((one for one in plans if one.is_file()), key=lambda one: one.stat().st_mtime_ns, default=None)
-        is_mine = newest is not None and newest.stat().st_uid == path.stat().st_uid == os.geteuid()
-    except OSError:
-        newest, is_mine = None, False
-    if newest is None or not is_mine:
+    path = record.path
+    plan = _plan_of(record)
+    if plan is None:
         raise UsageError(f"{visible(str(path))} lies in no run folder of yours, so nobody says what to run.", NAME_IT)
-    plan = read_json(newest)
     script, args, folder = plan.get("script") or plan.get("module"), plan.get("args"), plan.get("folder")
     is_whole = isinstance(script, str) and isinstance(args, list) and isinstance(folder, str)
     if not is_whole or plan.get("function"):
-        raise UsageError(f"{visible(str(newest))} does not name a script.", NAME_IT)
+        raise UsageError(f"The run folder of {visible(str(path))} does not name a script.", NAME_IT)
     place = Path(str(folder))
     if not place.is_dir():
         raise UsageError(f"The run was made in {visible(str(place))}, which is not there.", NAME_IT)
     return str(script), not plan.get("script"), tuple(map(str, args or ())), place
+
+
+def _plan_of(record: Record) -> dict[str, Any] | None:
+    """Of the newest start with the arguments that were recorded last: later ones may have failed before their first step."""
+    path, wanted = record.path, record.starts[-1].get("arguments") if record.starts else None
+    with suppress(OSError):
+        found = [one for one in (path.parent / "plan.json", *path.parent.glob("*/plan.json")) if one.is_file()]
+        mine = [one for one in found if one.stat().st_uid == path.stat().st_uid == os.geteuid()]
+        plans = [read_json(one) for one in sorted(mine, key=lambda one: one.stat().st_mtime_ns, reverse=True)]
+        return next((one for one in plans if one.get("args") == wanted), next(iter(plans), None))
+    return None
 
 
 def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:

@@ -86,6 +86,8 @@ def _of_outcome(one: Outcome) -> Iterator[tuple[str, str]]:
 
 def _limits(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
     """What was not checked."""
+    if found.begins_after:
+        yield f"the record begins behind step {found.begins_after}, with a state that is not checked", EXPECTED
     if what.record.end is None and found.replays:
         yield f"the record ends behind step {what.record.last}, without the run's end", ""
     number, of = len(found.segments), found.num_segments

@@ -88,13 +88,8 @@ def _verified(request: LaunchRequest, steps: int) -> Result:
     proof = Proof(program, RANKS, computation.lanes, steps, accepted=(PLAIN,), default_lanes=lanes)
     under_way = UnderWay(is_quiet=request.output.verbosity is Verbosity.QUIET)
     progress = Progress(under_way)
-    try:
-        with Trials(program, progress.watch, files=Files(note=under_way.note)) as trials:
-            try:
-                return verify(proof, trials)
-            finally:
-                trials.remove()
-    except (KeyboardInterrupt, SystemExit) as ending:
-        code = ending.code if isinstance(ending, SystemExit) else 130
-        progress.say_stopped(int(code or 1))
-        sys.exit(code)
+    with progress.until_stopped(), Trials(program, progress.watch, files=Files(note=under_way.note)) as trials:
+        try:
+            return verify(proof, trials)
+        finally:
+            trials.remove()

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -113,16 +112,12 @@ def _replay(options: Mapping[str, Any], what: Checked, found: Audited, under_way
     with Trials(program, progress.watch, purpose="audit", files=files, recovery=recovery) as trials:
         audit = Audit(what, found.ranks, trials, _differences)
         try:
-            for stretch in stretches:
-                found.outcomes.append(audit.make(stretch, settings["lanes"]))
-                if found.exit_code:
-                    break
-        except (KeyboardInterrupt, SystemExit) as ending:
-            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
-            progress.say_stopped(int(code or 1))
-            trials.remove()
-            sys.exit(code)
-        except UsageError:
+            with progress.until_stopped():
+                for stretch in stretches:
+                    found.outcomes.append(audit.make(stretch, settings["lanes"]))
+                    if found.exit_code:
+                        break
+        except (SystemExit, UsageError):
             trials.remove()
             raise
         if found.exit_code:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import sys
 import time
@@ -46,13 +45,9 @@ def start(options: dict[str, Any]) -> NoReturn:
     recovery = Recovery(on_stall=OnStall.REPORT if wanted.pdb else OnStall.STOP, resume_nonfinite=True)
     with Trials(program, progress.watch, purpose="replay", files=files, terminal=terminal, recovery=recovery) as trials:
         try:
-            replay(wanted, found, state, trials)
-        except (KeyboardInterrupt, SystemExit) as ending:
-            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
-            progress.say_stopped(int(code or 1))
-            trials.remove()
-            sys.exit(code)
-        except UsageError:
+            with progress.until_stopped():
+                replay(wanted, found, state, trials)
+        except (SystemExit, UsageError):
             trials.remove()
             raise
         if found.is_there:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -52,11 +51,8 @@ def start(options: dict[str, Any]) -> NoReturn:
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], under_way.note)) as trials:
         result: Result | Continued | None = None
         try:
-            result = interrupt(proof, trials) if isinstance(proof, Interruption) else verify(proof, trials)
-        except (KeyboardInterrupt, SystemExit) as ending:
-            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
-            progress.say_stopped(int(code or 1))
-            sys.exit(code)
+            with progress.until_stopped():
+                result = interrupt(proof, trials) if isinstance(proof, Interruption) else verify(proof, trials)
         except UsageError as error:
             # What the script itself makes impossible, such as fewer lanes, a commit under test may have brought.
             if not options["against"]:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import click
@@ -112,6 +113,16 @@ class Progress:
             self._under_way.begin(label)
         else:
             self._under_way.end(f"{label} … {seconds:.1f} s")
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Say which signal has ended what runs inside, and exit with its code."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as ending:
+            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
+            self.say_stopped(int(code or 1))
+            sys.exit(code)
 
     def say_stopped(self, code: int) -> None:
         """Say that a signal, 128 less than `code`, has ended everything."""

@@ -117,7 +117,7 @@ def test_a_run_with_kills_is_checked_on_other_ranks(recorded: Path, tmp_path: Pa
         assert (found["verdict"], found["differences"], found["gaps"]) == ("match", [], [])
     # A kill may lose the state that is being written.
     assert (found["steps"], found["states"][-2:], found["end"]) == (STEPS, [9, 12], True)
-    assert "started 3 times" in found["the_record_says"]
+    assert "3 starts" in found["the_record_says"]
     assert files_of(recorded) == before
     alone = read_record(made(tmp_path, "-n", "1") / RECORD)
     assert alone.link(STEPS) == read_record(recorded / RECORD).link(STEPS)

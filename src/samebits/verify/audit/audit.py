@@ -242,7 +242,14 @@ def _control(record: Record, stretch: Stretch) -> None:
 def look_at(checked: Checked, *, reads_states: bool) -> Audited:
     """What the record says against itself: its chain, and its states' files, whose every byte is read where that is wanted."""
     record = checked.record
-    found = Audited(checked.title, 0, 0, says=_says(record), replays=False, begins_after=max(checked.first - 1, 0))
+    found = Audited(
+        checked.title,
+        0,
+        0,
+        says=says(record.starts) if record.starts else "",
+        replays=False,
+        begins_after=max(checked.first - 1, 0),
+    )
     found.damaged = dict(checked.damaged)
     if reads_states:
         found.damaged |= {step: text for step, one in checked.states.items() if (text := one.trouble())}
@@ -261,13 +268,3 @@ def within(found: Audited, segments: Sequence[Segment]) -> Audited:
     last = max((one.last for one in segments), default=0)
     gaps = [one for one in found.gaps if one[1] > first and one[0] <= last]
     return replace(found, gaps=gaps)
-
-
-def _says(record: Record) -> str:
-    if not record.starts:
-        return ""
-    ranks = list(dict.fromkeys(str(one.get("ranks", "?")) for one in record.starts))
-    strategies = list(dict.fromkeys(str(one.get("strategy", "?")) for one in record.starts))
-    many = len(record.starts)
-    again = f", started {many} times" if many > 1 else ""
-    return f"{' and '.join(ranks)} rank{'s' * (ranks != ['1'])}, {' and '.join(strategies)}{again}"

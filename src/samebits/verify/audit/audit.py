@@ -20,6 +20,7 @@ from samebits.protocol.state_files.whole_state import open_state
 from samebits.verify.audit.checked import Checked, SavedState
 from samebits.verify.audit.compare import conditions_apart, files_apart, first_difference, flipped, step_difference
 from samebits.verify.audit.plan import Segment, Stretch
+from samebits.verify.record.report import says
 from samebits.verify.replay.past_run import copy_state
 from samebits.verify.result import CANNOT_TELL
 

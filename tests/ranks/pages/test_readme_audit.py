@@ -68,5 +68,7 @@ def test_the_minute_of_the_readme_is_true(tmp_path: Path) -> None:
             check=False,
         )
         assert ended.returncode == (0 if lines[0].startswith("MATCH") else 1), ended.stdout + ended.stderr
-        shown = ended.stdout.splitlines()
-        assert [line for line in lines if not any(one.startswith(line) for one in shown)] == [], ended.stdout
+        # A kill may lose the state that is being written.
+        shown = [re.sub(r"\d+ states", "N states", line) for line in ended.stdout.splitlines()]
+        said = [re.sub(r"\d+ states", "N states", line) for line in lines]
+        assert [line for line in said if not any(one.startswith(line) for one in shown)] == [], ended.stdout

@@ -113,7 +113,7 @@ def test_what_was_changed_since_is_not_proved(script, what, monkeypatch):
     elif what == "a file that it imports":
         script.with_name("part.py").write_text("WIDTH = 4\n")
     elif what == "a package":
-        monkeypatch.setattr(proofs, "_installed", lambda: ["another-1.0.dist-info"])
+        monkeypatch.setattr(proofs, "installed", lambda: ["another-1.0.dist-info"])
     elif what == "strategy":
         form = Form("zero1")
     elif what == "numerics":

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from samebits.errors import UsageError
-from samebits.machine.leftovers import MARKER, have_ended, remove_shared_memory, share_socket_folder
+from samebits.machine.leftovers import MARKER, ending, have_ended, remove_shared_memory, share_socket_folder
 from samebits.machine.processes import die_with_parent, let_read
 from samebits.machine.stacks import answer_into
 from samebits.protocol.environment import decode, encode_place
@@ -56,6 +56,8 @@ from samebits.rank.start.script_main import (
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
+ENDING_S = 1.0
+"""How long a worker that is just ending is waited for."""
 
 
 def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> int:
@@ -203,7 +205,12 @@ def _ended_workers() -> list[int]:
     for one in getattr(sys.modules.get("multiprocessing.process"), "_dangling", ()):
         with suppress(ValueError):  # a closed one has no number any more
             found.append(one.pid)
-    return [pid for pid in found if pid and have_ended({pid})]
+    pids, until = {pid for pid in found if pid}, time.monotonic() + ENDING_S
+    # [Note: a worker that is just ending]
+    # Its sockets are closed before it counts as ended, so this rank may have failed by that.
+    while any(not have_ended({pid}) for pid in pids & ending()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return [pid for pid in pids if have_ended({pid})]
 
 
 def _rest(seconds: float) -> None:

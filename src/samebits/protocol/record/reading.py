@@ -22,6 +22,7 @@ from samebits.protocol.record.lines import (
     STATE,
     STEP,
     VERSION,
+    begins_of,
     decoded,
     link_after,
     split,
@@ -62,6 +63,12 @@ class Record:
     def last(self) -> int:
         """The last step; 0 where there is none."""
         return next(reversed(self.lines), 0)
+
+    @property
+    def first(self) -> int:
+        """The first step, with a backward or without; 0 where there is none."""
+        line = next(iter(self.lines.values()), None)
+        return 0 if line is None else begins_of(decoded(line))
 
     def step(self, number: int) -> dict[str, Any] | None:
         """What stands of a step; None where nothing does."""
@@ -196,7 +203,7 @@ def _gaps(record: Record) -> list[tuple[int, int]]:
     found, before = [], 0
     for step, line in record.lines.items():
         if step != before + 1:
-            first = decoded(line).get("from", step)
+            first = begins_of(decoded(line))
             if first > before + 1:
                 found.append((before + 1, first - 1))
         before = step

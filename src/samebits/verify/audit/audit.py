@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ class Audited:
     """What is wrong with the record itself, in a sentence."""
     gaps: Sequence[tuple[int, int]] = ()
     """Steps that were to be checked and are not in the record."""
+    begins_after: int = 0
+    """The step behind which the record begins, with a state that nothing here has made."""
     says: str = ""
     """What the record says of the run and nobody checks."""
     replays: bool = True
@@ -109,6 +112,7 @@ class Audited:
             "record": self.forged,
             "damaged_states": {str(step): why for step, why in self.damaged.items()},
             "gaps": [list(one) for one in self.gaps],
+            "begins_after": self.begins_after,
             "the_record_says": self.says,
         }
 
@@ -179,6 +183,11 @@ class Audit:
             outcome.samples = _samples_in(trial, found.step, found.lanes)
             return
         if to_the_end and record.end is not None:
+            if made.last > record.last:
+                outcome.difference = (
+                    f"the run ends behind step {record.last} in the record, and goes on to step {made.last} here"
+                )
+                return
             outcome.end = made.end is not None
             if made.end is None:
                 outcome.why = f"the script failed behind step {made.last}"
@@ -197,8 +206,10 @@ class Audit:
             return ""
         names = apart
         if recorded.path is not None:
-            found = self._differences(recorded.path, made)
-            names = [str(one.get("name", "")) for key in ("tensors", "values") for one in found[key]] or apart
+            # What cannot be read differs all the same.
+            with suppress(UsageError):
+                found = self._differences(recorded.path, made)
+                names = [*(one["name"] for one in found["tensors"]), *(one["path"] for one in found["values"])] or apart
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"the state after step {recorded.step} differs: {', '.join(names[:MOST_NAMED])}{more}"
 
@@ -213,7 +224,7 @@ def _made(trial: Trial, outcome: Outcome) -> Record | None:
     except UsageError:
         outcome.why = "the script failed before its first step" if outcome.block else "the script made no step"
         return None
-    first = next(iter(made.lines), 0)
+    first = made.first
     if first > outcome.stretch.begins_after + 1:
         outcome.why = f"step {outcome.stretch.begins_after + 1} was not made here: the first one is step {first}"
         return None
@@ -253,11 +264,16 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
 
 
 def within(found: Audited, segments: Sequence[Segment]) -> Audited:
-    """Only what concerns these segments."""
+    """Only the gaps that lie in these segments: somebody has named the steps that are to be checked."""
     first = min((one.after for one in segments), default=0)
     last = max((one.last for one in segments), default=0)
     gaps = [one for one in found.gaps if one[1] > first and one[0] <= last]
     return replace(found, gaps=gaps)
+
+
+def from_its_beginning(found: Audited, first: int) -> Audited:
+    """Without the gap before the record's `first` step: what comes before it is said, and not checked."""
+    return replace(found, gaps=[one for one in found.gaps if one[1] >= first], begins_after=max(first - 1, 0))
 
 
 def _says(record: Record) -> str:

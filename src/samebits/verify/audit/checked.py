@@ -20,6 +20,7 @@ from samebits.protocol.state_files.manifest import Manifest, damage, problem_of
 from samebits.protocol.state_files.whole_state import open_state
 
 NAME_IT = "Name the script and its arguments behind the record: `samebits audit RECORD train.py ARGS`."
+PLAN = "plan.json"
 MOST_THREADS = 1024
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 KINDS = ("exact", "portable")
@@ -68,8 +69,8 @@ class Checked:
 
     @property
     def first(self) -> int:
-        """The first step of the record."""
-        return next(iter(self.record.lines), 0)
+        """The first step that the record is about."""
+        return self.record.first
 
     @property
     def begins(self) -> list[int]:
@@ -87,7 +88,7 @@ class Checked:
 
     def settings(self) -> dict[str, Any]:
         """Lanes, threads, device and arithmetic of the run. Raises UsageError for what no run writes."""
-        found = self.record.conditions_of(self.first)
+        found = self.record.conditions_of(next(iter(self.record.lines), 0))
         lanes, threads, allow = found.get("lanes"), found.get("threads"), found.get("allow")
         words = found.get("precision"), found.get("numerics")
         is_ours = (
@@ -137,8 +138,10 @@ def record_at(word: str, runs: Path) -> Path:
     raise UsageError(f"There is no run and no record {name}.", "Name a run that was recorded, or a record's folder.")
 
 
-def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> Checked:
+def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool, replays: bool = True) -> Checked:
     """Read the record that `word` names, and find its states; `words` are script and arguments.
+
+    Where nothing `replays`, nobody needs to name them.
 
     Raises:
         UsageError: with the fix.
@@ -147,24 +150,29 @@ def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> 
     record = read_record(path)
     states, damaged = states_of(record)
     title = path.parent.name if path.name == FILE else path.name
-    if words:
-        script, *args = words
+    if words or not replays:
+        script, *args = words or ("",)
         place = Path.cwd()
         return Checked(title, record, states, damaged, script, is_module, tuple(args), place, names_script=True)
-    script, own_module, own_args, place = _of_run(path)
+    script, own_module, own_args, place = _of_run(path, runs)
     return Checked(title, record, states, damaged, script, own_module, own_args, place, names_script=False)
 
 
-def _of_run(path: Path) -> tuple[str, bool, tuple[str, ...], Path]:
-    """Script, arguments and folder, as the run folder around the record says: only of this user's own run."""
-    plans = [path.parent / "plan.json", *path.parent.glob("*/plan.json")]
+def _of_run(path: Path, runs: Path) -> tuple[str, bool, tuple[str, ...], Path]:
+    """Script, arguments and folder, as a run folder says: only of this user's own run, in the folder of all runs.
+
+    What came from elsewhere may have a plan too: whoever made it would choose what runs here.
+    """
     try:
-        newest = max((one for one in plans if one.is_file()), key=lambda one: one.stat().st_mtime_ns, default=None)
+        found = [one for one in _plans(path, runs) if one.is_file() and not one.is_symlink()]
+        newest = max(found, key=lambda one: one.stat().st_mtime_ns, default=None)
         is_mine = newest is not None and newest.stat().st_uid == path.stat().st_uid == os.geteuid()
     except OSError:
         newest, is_mine = None, False
     if newest is None or not is_mine:
-        raise UsageError(f"{visible(str(path))} lies in no run folder of yours, so nobody says what to run.", NAME_IT)
+        raise UsageError(
+            f"{visible(str(path))} is of no run of yours in {visible(str(runs))}, so nobody says what to run.", NAME_IT
+        )
     plan = read_json(newest)
     script, args, folder = plan.get("script") or plan.get("module"), plan.get("args"), plan.get("folder")
     is_whole = isinstance(script, str) and isinstance(args, list) and isinstance(folder, str)
@@ -174,6 +182,19 @@ def _of_run(path: Path) -> tuple[str, bool, tuple[str, ...], Path]:
     if not place.is_dir():
         raise UsageError(f"The run was made in {visible(str(place))}, which is not there.", NAME_IT)
     return str(script), not plan.get("script"), tuple(map(str, args or ())), place
+
+
+def _plans(path: Path, runs: Path) -> list[Path]:
+    """The plans of a record's run, where it lies in the folder of all runs."""
+    place, all_runs = path.parent.resolve(), runs.resolve()
+    if place.parent != all_runs:
+        return []
+    own = [place / PLAN, *place.glob(f"*/{PLAN}")]
+    if any(map(Path.is_file, own)):
+        return own
+    # A script that names its run itself has its run folder beside that.
+    states = str(place / STATES)
+    return [one / PLAN for one in all_runs.iterdir() if read_json(one / "decided.json").get("states") == states]
 
 
 def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
@@ -205,4 +226,4 @@ def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
 
 def _comes_before(record: Record, step: int) -> bool:
     """Whether the record begins behind it: a branch begins with a state of its parent."""
-    return step + 1 == next(iter(record.lines), 0)
+    return step + 1 == record.first

@@ -88,6 +88,11 @@ def _limits(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
     """What was not checked."""
     if what.record.end is None and found.replays:
         yield f"the record ends behind step {what.record.last}, without the run's end", ""
+    if found.replays and found.begins_after:
+        yield (
+            f"the record begins with the state after step {found.begins_after}: how that came about was not checked",
+            EXPECTED,
+        )
     number, of = len(found.segments), found.num_segments
     if found.replays and 0 < number < of:
         yield f"{number} of {of} segments: one forged segment is missed with {share_missed(number, of):.0%}", ""

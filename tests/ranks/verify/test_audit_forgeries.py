@@ -105,3 +105,10 @@ def test_arguments_that_are_no_text_are_recorded_too(tmp_path: Path) -> None:
     ended = run_script(tmp_path, WITHOUT_BACKWARD, "--record", "--name", "exp1", "-n", "1", args=["a\udcff"])
     assert ended.code == 0, ended.err
     assert len(read_record(tmp_path / RECORD).lines) == 9
+
+
+def test_what_the_record_chooses_is_said(place: Path) -> None:
+    """Steps that are passed over are in no argument of the auditor's, and in no link of the chain."""
+    rewritten(place, lambda body: {**body, "skipped": [[20, 21]]} if "start" in body else body)
+    found = audited(place, "--steps", "1:3", "exp1", *WORDS, code=0)
+    assert found["as_the_record_says"] == "the samples of steps 20 to 21 are passed over"

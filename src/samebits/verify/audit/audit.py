@@ -77,6 +77,8 @@ class Audited:
     """Steps that were to be checked and are not in the record."""
     begins_after: int = 0
     """The step behind which the record begins, with a state that nothing here has made."""
+    as_the_record_says: str = ""
+    """Which steps are passed over and what of a state does not count: the record's choice, not the auditor's."""
     says: str = ""
     """What the record says of the run and nobody checks."""
     replays: bool = True
@@ -113,6 +115,7 @@ class Audited:
             "damaged_states": {str(step): why for step, why in self.damaged.items()},
             "gaps": [list(one) for one in self.gaps],
             "begins_after": self.begins_after,
+            "as_the_record_says": self.as_the_record_says,
             "the_record_says": self.says,
         }
 
@@ -259,7 +262,12 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
     elif record.differs is not None:
         found.forged = f"step {record.differs['differs']} came again otherwise in the run itself"
     # Steps that the run passed over are passed over here too.
-    found.gaps = SkippedSteps.of(record.gaps).without(checked.course().skipped).ranges
+    course = checked.course()
+    found.gaps = SkippedSteps.of(record.gaps).without(course.skipped).ranges
+    skipped = [f"{first} to {last}" for first, last in course.skipped.ranges]
+    texts = [f"the samples of steps {', '.join(skipped)} are passed over"] if skipped else []
+    texts += [f"--fresh {','.join(course.fresh)}"] if course.fresh else []
+    found.as_the_record_says = "; ".join(texts)
     return found
 
 

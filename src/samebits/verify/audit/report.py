@@ -64,10 +64,10 @@ def _sentences(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
         yield text, BAD
     for one in found.outcomes:
         yield from _of_outcome(one)
-    if found.exit_code:
-        for title, key in (("other conditions here", "machine"), ("not the recorded program", "code")):
-            if texts := list(dict.fromkeys(text for one in found.outcomes for text in getattr(one, key))):
-                yield f"{title}: {'; '.join(texts)}", EXPECTED
+    # With the same bits too: the record claims others than those that gave them here.
+    for title, key in (("other conditions here", "machine"), ("not the recorded program", "code")):
+        if texts := list(dict.fromkeys(text for one in found.outcomes for text in getattr(one, key))):
+            yield f"{title}: {visible('; '.join(texts))}", EXPECTED if found.exit_code else "dim"
     for first, last in found.gaps:
         steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
         yield f"{steps} not in the record", EXPECTED
@@ -93,6 +93,8 @@ def _limits(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
             f"the record begins with the state after step {found.begins_after}: how that came about was not checked",
             EXPECTED,
         )
+    if found.replays and found.as_the_record_says:
+        yield f"as the record says, and in no argument: {visible(found.as_the_record_says)}", EXPECTED
     number, of = len(found.segments), found.num_segments
     if found.replays and 0 < number < of:
         yield f"{number} of {of} segments: one forged segment is missed with {share_missed(number, of):.0%}", ""

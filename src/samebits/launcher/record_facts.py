@@ -59,8 +59,9 @@ def record_text(folder: RunFolder) -> str:
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    # No filter, hook or pager of the user's runs for a label.
-    command = ["git", "--no-pager", "-c", f"core.hooksPath={os.devnull}", *words]
+    # No hook, monitor, driver or pager of the user's runs for a label, and nothing is written to the index.
+    settings = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
     return subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True
-    ).stdout
+        ["git", "--no-pager", "--no-optional-locks", *settings, *words],
+        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True,
+    ).stdout  # fmt: skip

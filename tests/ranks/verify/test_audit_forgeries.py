@@ -112,3 +112,20 @@ def test_what_the_record_chooses_is_said(place: Path) -> None:
     rewritten(place, lambda body: {**body, "skipped": [[20, 21]]} if "start" in body else body)
     found = audited(place, "--steps", "1:3", "exp1", *WORDS, code=0)
     assert found["as_the_record_says"] == "the samples of steps 20 to 21 are passed over"
+
+
+def test_a_run_that_was_resumed_with_other_arguments_is_no_forgery(tmp_path: Path) -> None:
+    script = WITHOUT_BACKWARD.replace("lr=0.1", "lr=float(sys.argv[2])").replace("import torch", "import sys, torch")
+    script = script.replace("range(2)", "range(int(sys.argv[1]))").replace("epochs(2)", "epochs(int(sys.argv[1]))")
+    # What a schedule follows from is an argument too: steps that were made before had another rate.
+    script = script.replace("step.backward", "optimizer.param_groups[0]['lr'] = float(sys.argv[2]); step.backward")
+    for args in (["1", "0.1"], ["2", "0.2"]):
+        options = ("--record", "--name", "exp1", "-n", "1", "--save-every", "2steps")
+        assert run_script(tmp_path, script, *options, args=args).code == 0
+    found = audited(tmp_path, "--all", "exp1", code=125)
+    assert (found["differences"][0][:28], found["program"]) == (
+        "the learning rate of step 2 ",
+        ["the arguments differ"],
+    )
+    audited(tmp_path, "--steps", "1:6", "exp1", "script.py", "1", "0.1", code=0)
+    audited(tmp_path, "--steps", "7:12", "exp1", code=0)

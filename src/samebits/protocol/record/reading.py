@@ -85,7 +85,9 @@ class Record:
     def conditions_within(self, after: int, last: int) -> list[Mapping[str, Any]]:
         """All under which the steps behind `after`, up to `last`, were made."""
         later = [found for begins, found in self.conditions if after <= begins < last]
-        return [self.conditions_of(after + 1), *later]
+        # Conditions stand before the first step with a backward.
+        first = next((step for step in self.lines if step > after), after + 1)
+        return [self.conditions_of(first), *later]
 
 
 def read_record(path: Path) -> Record:

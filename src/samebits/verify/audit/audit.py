@@ -41,6 +41,10 @@ class Outcome:
     """Whether the bits at the script's end were."""
     difference: str = ""
     """The first one, in a sentence."""
+    differs_at: int = 0
+    """The step where it is, or behind which."""
+    is_anothers: bool = False
+    """Whether the run was made with several programs, and that step with another one than was run here."""
     samples: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     """Of the first step that differs, by lane: the indices here, where the samples differ."""
     why: str = ""
@@ -56,7 +60,7 @@ class Outcome:
     def exit_code(self) -> int:
         """0; 1 where something differs under the same conditions; 125 where nobody can tell."""
         if self.difference:
-            return CANNOT_TELL if self.machine else 1
+            return CANNOT_TELL if self.machine or self.is_anothers else 1
         return CANNOT_TELL if self.why else 0
 
 
@@ -164,6 +168,11 @@ class Audit:
             machine, code = conditions_apart(then, here)
             outcome.machine, outcome.code = [*outcome.machine, *machine], [*outcome.code, *code]
         self._compare(outcome, trial, made, states, due, to_the_end=to_the_end)
+        if outcome.differs_at:
+            # As of a run that was resumed with other arguments.
+            programs = [conditions_apart(then, here)[1] for _, then in record.conditions]
+            is_here = not conditions_apart(record.conditions_of(outcome.differs_at), here)[1]
+            outcome.is_anothers = not is_here and [] in programs
         return outcome
 
     def _compare(
@@ -175,14 +184,14 @@ class Audit:
             if found is not None and found.step <= one.step:
                 break
             if text := self._state_apart(one, states / state_name(one.step)):
-                outcome.difference = text
+                outcome.difference, outcome.differs_at = text, one.step
                 return
             outcome.states.append(one.step)
         if found is not None and not found.key and outcome.block:
             outcome.why = f"the script failed in or behind step {made.last}"
             return
         if found is not None:
-            outcome.difference = found.text
+            outcome.difference, outcome.differs_at = found.text, found.step
             outcome.samples = _samples_in(trial, found.step, found.lanes)
             return
         if to_the_end and record.end is not None:

@@ -76,7 +76,12 @@ def _sentences(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
 
 def _of_outcome(one: Outcome) -> Iterator[tuple[str, str]]:
     if one.difference:
-        yield one.difference, EXPECTED if one.machine else BAD
+        yield one.difference, EXPECTED if one.exit_code == CANNOT_TELL else BAD
+    if one.is_anothers:
+        yield (
+            "that step was made with another program than later ones: check it with that one, and --steps A:B",
+            EXPECTED,
+        )
     for lane, ids in one.samples.items():
         more = f" and {len(ids) - MOST_SAMPLES} more" if len(ids) > MOST_SAMPLES else ""
         yield f"lane {lane} has samples {visible(', '.join(map(str, ids[:MOST_SAMPLES])))}{more} here", ""

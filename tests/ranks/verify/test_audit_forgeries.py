@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from samebits.protocol.record.reading import read_record
-from samebits.protocol.state_files.manifest import Manifest, SavedFile
+from samebits.protocol.state_files.manifest import UNHASHED, Manifest, SavedFile
 from samebits.verify.replay.past_run import copy_state
 from tests.ranks.verify.test_audit import RECORD, WORDS, audited, place, recorded, rewritten
 from tests.support.launching import run_script
@@ -129,3 +130,12 @@ def test_a_run_that_was_resumed_with_other_arguments_is_no_forgery(tmp_path: Pat
     )
     audited(tmp_path, "--steps", "1:6", "exp1", "script.py", "1", "0.1", code=0)
     audited(tmp_path, "--steps", "7:12", "exp1", code=0)
+
+
+def test_a_state_without_hashes_is_damaged(place: Path) -> None:
+    state = place / "samebits-runs/exp1/states/step-00000006"
+    manifest = Manifest.decode((state / "manifest.json").read_bytes(), state)
+    files = {name: replace(file, sha256=UNHASHED) for name, file in manifest.files.items()}
+    (state / "manifest.json").write_bytes(Manifest(files, manifest.facts).encode())
+    found = audited(place, "--no-replay", "exp1", code=1)
+    assert found["damaged_states"] == {"6": "the state after step 6 has files without a SHA-256"}

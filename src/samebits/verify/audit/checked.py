@@ -16,7 +16,7 @@ from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, read_json
 from samebits.protocol.saving import step_of
-from samebits.protocol.state_files.manifest import Manifest, damage, problem_of
+from samebits.protocol.state_files.manifest import UNHASHED, Manifest, damage, problem_of
 from samebits.protocol.state_files.whole_state import open_state
 
 NAME_IT = "Name the script and its arguments behind the record: `samebits audit RECORD train.py ARGS`."
@@ -46,6 +46,8 @@ class SavedState:
         """How it is not what its manifest says; reads every byte."""
         if self.path is None or self.manifest is None:
             return ""
+        if UNHASHED in self.files.values():
+            return f"the state after step {self.step} has files without a SHA-256"
         found = damage(self.path, self.manifest)
         return problem_of(found) if found is not None else ""
 

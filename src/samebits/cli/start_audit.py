@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from samebits.launcher.choices import OnStall, Recovery
 from samebits.launcher.trials.trials import Files, Trials
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.run_folder import runs_folder
-from samebits.verify.audit.audit import Audit, Audited, look_at, within
+from samebits.verify.audit.audit import Audit, Audited, from_its_beginning, look_at, within
 from samebits.verify.audit.checked import Checked, checked
 from samebits.verify.audit.plan import Segment, Stretch, chosen, segments_of, stretches_of, with_steps
 from samebits.verify.audit.report import show
@@ -40,14 +41,16 @@ def start(options: dict[str, Any]) -> NoReturn:
     under_way = UnderWay(is_quiet=options["quiet"])
     progress = Progress(under_way)
     progress.watch("reading the record", None)
-    what = checked(options["record"], options["words"], runs_folder(os.environ), is_module=options["module"])
+    runs, replays = runs_folder(os.environ), not options["no_replay"]
+    what = checked(options["record"], options["words"], runs, is_module=options["module"], replays=replays)
     found = look_at(what, reads_states=True)
     under_way.end()
     segments = segments_of(what.first, what.record.last, what.states) if what.first else []
     found.num_segments = len(segments)
-    if not options["no_replay"] and not found.forged:
+    if replays and not found.forged:
         wanted = _wanted(options, segments)
-        found = within(replace(found, segments=wanted, replays=True, ranks=options["ranks"] or 1), wanted)
+        found = replace(found, segments=wanted, replays=True, ranks=options["ranks"] or 1)
+        found = from_its_beginning(within(found, wanted) if options["steps"] else found, what.first)
         _replay(options, what, found, under_way, progress)
     if options["as_json"]:
         click.echo(json.dumps(found.as_json()))
@@ -105,7 +108,8 @@ def _replay(options: Mapping[str, Any], what: Checked, found: Audited, under_way
     machine = machine_for(settings["device"], is_quiet=True)
     program = program_from(told, found.ranks, machine, Form(options["strategy"]))
     program = replace(program, course=what.course())
-    if not options["quiet"]:
+    # What a run folder has chosen to be run is always said first.
+    if not options["quiet"] or not what.names_script:
         under_way.say(_plan_text(stretches, what))
     recovery = Recovery(on_stall=OnStall.STOP, resume_nonfinite=True)
     files = Files(options["in_place"], under_way.note)
@@ -132,7 +136,8 @@ def _plan_text(stretches: Sequence[Stretch], what: Checked) -> str:
     ways = ", ".join(f"{one.begins_after + 1} to {one.last}" for one in stretches[:MOST_NAMED])
     more = f" and {len(stretches) - MOST_NAMED} more" if len(stretches) > MOST_NAMED else ""
     lacks = f"; {extra} of them only to get there" if extra else ""
-    return f"makes {steps} of {len(what.record.lines)} steps again: {ways}{more}{lacks}"
+    words = shlex.join([*["-m"] * what.is_module, what.script, *what.args])
+    return f"runs {words} in {what.place}: {steps} of {len(what.record.lines)} steps again, {ways}{more}{lacks}"
 
 
 MOST_NAMED = 4

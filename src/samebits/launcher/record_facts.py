@@ -14,7 +14,7 @@ from typing import Any
 from samebits.machine.regular_file import open_regular
 from samebits.machine.visible import visible
 from samebits.protocol.record.reading import FILE
-from samebits.protocol.run_folder import STATES, RunFolder, read_json
+from samebits.protocol.run_folder import STATES, RunFolder, read_json, runs_folder
 
 PATIENCE_S = 2.0
 """A repository of gigabytes on a slow disk: the record goes without its commit."""
@@ -48,13 +48,20 @@ def record_text(folder: RunFolder) -> str:
     except OSError:
         return "nothing: no rank came to a step of samebits.init()"
     near = os.path.relpath(place)
-    where = visible(shlex.quote(str(place) if near.startswith("..") else near))
-    return f"{steps:,} step{'s' * (steps != 1)}; whoever has the script checks them: samebits audit {where}"
+    words = [str(place) if near.startswith("..") else near]
+    if place.resolve().parent != runs_folder(os.environ).resolve():
+        # Only there an audit takes the script from the run folder.
+        plan = read_json(folder.plan)
+        script = [str(plan["script"])] if plan.get("script") else ["-m", str(plan.get("module"))]
+        words = [*script[:-1], *words, script[-1], *map(str, plan.get("args") or ())]
+    command = visible(shlex.join(words))
+    return f"{steps:,} step{'s' * (steps != 1)}; whoever has the script checks them: samebits audit {command}"
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    # No filter, hook or pager of the user's runs for a label.
-    command = ["git", "--no-pager", "-c", f"core.hooksPath={os.devnull}", *words]
+    # No hook, monitor, driver or pager of the user's runs for a label, and nothing is written to the index.
+    settings = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
     return subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True
-    ).stdout
+        ["git", "--no-pager", "--no-optional-locks", *settings, *words],
+        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True,
+    ).stdout  # fmt: skip

@@ -162,6 +162,13 @@ def is_step(body: Any) -> bool:
     return all(key in _OF_STEP and _OF_STEP[key](value) for key, value in body.items())
 
 
+def begins_of(body: Mapping[str, Any]) -> int:
+    """The first step that a step's line is about: before its own there may be some without a backward."""
+    step: int = body[STEP]
+    first: int = body.get("from", step)
+    return first if 0 < first <= step else step
+
+
 def _is_start(body: Mapping[str, Any]) -> bool:
     return all(check(body[key]) for key, check in _OF_START.items() if key in body)
 

@@ -22,12 +22,15 @@ from samebits.protocol.record.lines import (
     STATE,
     STEP,
     VERSION,
+    begins_of,
     decoded,
     link_after,
     split,
 )
 
 FILE = "record.jsonl"
+MOST_OTHER_BYTES = 64 << 20
+"""Of conditions, starts and states together: in memory they are several times larger."""
 MOST_FILE_BYTES = 4 << 30
 """Twenty million steps."""
 
@@ -63,6 +66,12 @@ class Record:
         """The last step; 0 where there is none."""
         return next(reversed(self.lines), 0)
 
+    @property
+    def first(self) -> int:
+        """The first step, with a backward or without; 0 where there is none."""
+        line = next(iter(self.lines.values()), None)
+        return 0 if line is None else begins_of(decoded(line))
+
     def step(self, number: int) -> dict[str, Any] | None:
         """What stands of a step; None where nothing does."""
         return decoded(self.lines[number]) if number in self.lines else None
@@ -78,7 +87,9 @@ class Record:
     def conditions_within(self, after: int, last: int) -> list[Mapping[str, Any]]:
         """All under which the steps behind `after`, up to `last`, were made."""
         later = [found for begins, found in self.conditions if after <= begins < last]
-        return [self.conditions_of(after + 1), *later]
+        # Conditions stand before the first step with a backward.
+        first = next((step for step in self.lines if step > after), after + 1)
+        return [self.conditions_of(first), *later]
 
 
 def read_record(path: Path) -> Record:
@@ -133,6 +144,8 @@ class _Reader:
     def __init__(self, record: Record) -> None:
         self._record, self._head = record, ""
         self.has_begun = False
+        self._other_bytes = 0
+        """Of lines that are no steps'."""
 
     def take(self, number: int, line: bytes) -> None:
         """Raises ValueError for what is no line of a record."""
@@ -143,6 +156,9 @@ class _Reader:
                 raise ValueError("it is not the first line of a record")
             self.has_begun = True
         record = self._record
+        self._other_bytes += 0 if kind == STEP else len(line)
+        if self._other_bytes > MOST_OTHER_BYTES:
+            raise ValueError(f"lines that are no steps' have more than {MOST_OTHER_BYTES >> 20} MiB together")
         if kind == RECORD and body[RECORD] != VERSION:
             raise ValueError(f"it is of format {body[RECORD]}, and this version reads format {VERSION}")
         if kind == CONDITIONS:
@@ -196,7 +212,7 @@ def _gaps(record: Record) -> list[tuple[int, int]]:
     found, before = [], 0
     for step, line in record.lines.items():
         if step != before + 1:
-            first = decoded(line).get("from", step)
+            first = begins_of(decoded(line))
             if first > before + 1:
                 found.append((before + 1, first - 1))
         before = step

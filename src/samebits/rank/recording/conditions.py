@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -75,14 +76,16 @@ def files_of_script(known: Mapping[str, str]) -> dict[str, str]:
     """
     script, found = running_script(), dict[str, str]()
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+        # Not getattr: what stands for a module may import something, or fail, where it is asked.
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if not isinstance(file, str) or len(found) >= MOST_FILES:
             continue
         path = os.path.abspath(file)  # noqa: PTH100 - as `running_script` names files
         if not script.has(path):
             continue
         name = os.path.relpath(path, script.folders[0])
-        with suppress(OSError):
+        # A name with a NUL is a ValueError.
+        with suppress(OSError, ValueError):
             found[name] = known.get(name) or hashlib.sha256(read_regular(path)).hexdigest()
     return dict(sorted(found.items()))
 

@@ -1,7 +1,7 @@
 """`samebits run --record`: what a run did, step by step, in a form that somebody else can check.
 
 Each rank makes digests of what its lanes were given, which travel in the frame of the pass; rank 0 writes a line for each step.
-A step without a backward has no line: its samples count to the next one that has.
+A step without a backward has no line: the next one that has says from which step on there was none.
 
 Steps that are computed again, after a loss or a resume, must be what they were: they are compared with the lines that are there,
 and written only where those end. The first that is not is named, and the record ends there.
@@ -12,6 +12,7 @@ Runs in: the main thread of each rank; rank 0 writes.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from samebits.protocol.record.lines import (
     START,
     STEP,
     few,
+    is_number,
     is_step,
     plain_number,
     unlinked,
@@ -73,6 +75,8 @@ class RunRecord(Observer):
         self._late: deque[tuple[dict[str, Any], list[PassLoss]]] = deque()
         self._file: RecordFile | None = None
         self._num_modules = 0
+        self._first = 0
+        """The step that this start began with."""
         self._is_over = rank != 0
         """Whether nothing is written here, or no more."""
         self._run: RunState
@@ -81,6 +85,7 @@ class RunRecord(Observer):
         """Look at this run."""
         self._run = run
         run.loop_state.rates.taken = []
+        run.loop_state.recorded = {STEP: 0}
 
     def fetched(self, part: LanePart, batch: Any) -> None:
         digests, step = f"{_of_ids(part.indices)}{_of_data(batch)}", self._run.components.step_timer.step
@@ -93,6 +98,9 @@ class RunRecord(Observer):
     def begin_epoch(self, loader: PreparedLoader, plan: EpochPlan | None) -> None:  # noqa: ARG002 - an observer's signature
         if self._file is not None and not self._is_over and len(sys.modules) != self._num_modules:
             self._note_late_files()
+
+    def begin_step(self, step: int, _num_samples: int, _is_first: bool) -> None:
+        self._first = self._first or step
 
     def end_pass(self, _step: int, _number: int, result: PassResult) -> None:
         self._passes.append(result.pass_loss)
@@ -120,12 +128,20 @@ class RunRecord(Observer):
         loop_state, timer, scaler = self._run.loop_state, self._run.components.step_timer, self._run.components.scaler
         fetched, loop_state.open_pass.all_fetched = loop_state.open_pass.all_fetched, []
         taken, loop_state.rates.taken = loop_state.rates.taken or [], []
-        body = step_body(timer.step, timer.epoch, [(int(step), int(lane), text) for step, lane, text in fetched])
+        own = [(int(lane), text) for step, lane, text in fetched if step == timer.step]
+        body = step_body(timer.step, timer.epoch, own, self._behind() + 1)
         body["lr"] = few(list(map(plain_number, taken)))
         if scaler is not None:
             body["scale"] = [scaler.value, scaler.skipped_in_a_row]
         self._late.append((body, passes))
         self._write_late(waits=False)
+
+    def _behind(self) -> int:
+        """The last step that has a line; where no start of this run has made one, the one behind which it began."""
+        before = self._late[-1][0] if self._late else self._run.loop_state.recorded
+        number = before.get(STEP) if isinstance(before, Mapping) else None
+        step = self._run.components.step_timer.step
+        return int(number) if number is not None and is_number(number) and number < step else min(self._first, step) - 1
 
     def _write_late(self, *, waits: bool) -> None:
         late = self._late
@@ -151,9 +167,10 @@ class RunRecord(Observer):
                 self._file = self._begun(first)
             if not self._is_over:
                 write(self._file)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: a run does not end because of its record
             self._is_over = True
-            self._run.components.step_timer.lost(f"{FILE} cannot be written ({error.strerror}): the record ends here")
+            why = (isinstance(error, OSError) and error.strerror) or error
+            self._run.components.step_timer.lost(f"{FILE} cannot be written ({why}): the record ends here")
 
     def _begun(self, first: int) -> RecordFile:
         """The file where step `first` goes, and before it the last one of the start before, whose writer may have been lost."""
@@ -181,7 +198,7 @@ class RunRecord(Observer):
 
     def _conditions_told(self) -> dict[str, Any]:
         """The arguments by their hash: a published record may leave out what they are."""
-        arguments = hashlib.sha256("\0".join(self._told.get("arguments", [])).encode()).hexdigest()
+        arguments = hashlib.sha256(os.fsencode("\0".join(self._told.get("arguments", [])))).hexdigest()
         return {
             **{key: value for key, value in self._told.items() if key not in (*OF_START[1:], "ids", "states")},
             "arguments": arguments,
@@ -195,12 +212,18 @@ class RunRecord(Observer):
         self._keep(lambda file: file.note_files(files_of_script(file.conditions[FILES]), step))
 
 
-def step_body(step: int, epoch: int, fetched: list[tuple[int, int, str]]) -> dict[str, Any]:
-    """What a line says of samples: digests over all lanes in their order, and a few digits of each lane."""
+def step_body(step: int, epoch: int, fetched: list[tuple[int, str]], first: int) -> dict[str, Any]:
+    """What a line says of samples: digests over all lanes in their order, and a few digits of each lane.
+
+    Args:
+        step: its number.
+        epoch: the number of its epoch.
+        fetched: the lanes of its batches, and their digests.
+        first: the step behind the last one that has a line.
+    """
     fetched = sorted(set(fetched))
-    first = fetched[0][0] if fetched else step
     lanes: dict[int, str] = {}
-    for _, lane, text in fetched:
+    for lane, text in fetched:
         lanes[lane] = text if lane not in lanes else hashlib.sha256((lanes[lane] + text).encode()).hexdigest()
     many = max(lanes, default=0) + 1
     each = max(DIGITS // many, 1)
@@ -209,8 +232,8 @@ def step_body(step: int, epoch: int, fetched: list[tuple[int, int, str]]) -> dic
         STEP: step,
         **({"from": first} if first != step else {}),
         "epoch": epoch,
-        "ids": _digest("".join(text[:IDS] for *_, text in fetched), IDS),
-        "data": _digest("".join(text[IDS:] for *_, text in fetched), DATA),
+        "ids": _digest("".join(text[:IDS] for _, text in fetched), IDS),
+        "data": _digest("".join(text[IDS:] for _, text in fetched), DATA),
         "lanes": digits,
     }
 
@@ -226,7 +249,16 @@ def _of_ids(indices: Any) -> str:
 
 
 def _of_data(batch: Any) -> str:
+    """Of what is in a batch; where that cannot be read as bytes, of its class."""
     digest = hashlib.blake2b(digest_size=DATA // 2)
+    try:
+        _add_batch(digest, batch)
+    except Exception:  # noqa: BLE001 - quantized or nested tensors, a mapping of the user's that fails: the run goes on
+        digest = hashlib.blake2b(type(batch).__name__.encode(), digest_size=DATA // 2)
+    return digest.hexdigest()
+
+
+def _add_batch(digest: Any, batch: Any) -> None:
     if type(batch) in (list, tuple) and all(type(one) is Tensor for one in batch):
         # As most data sets have it, at a fifth of the time.
         for one in batch:
@@ -235,7 +267,6 @@ def _of_data(batch: Any) -> str:
         digest.update(repr([(one.shape, one.dtype) for one in tensors_in(batch) or ()]).encode())
     else:
         update_digest(digest, batch, MOST_BYTES)
-    return digest.hexdigest()
 
 
 def _add(digest: Any, tensor: Tensor) -> None:

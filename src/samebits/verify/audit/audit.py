@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ class Outcome:
     """Whether the bits at the script's end were."""
     difference: str = ""
     """The first one, in a sentence."""
+    differs_at: int = 0
+    """The step where it is, or behind which."""
+    is_anothers: bool = False
+    """Whether the run was made with several programs, and that step with another one than was run here."""
     samples: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     """Of the first step that differs, by lane: the indices here, where the samples differ."""
     why: str = ""
@@ -56,7 +61,7 @@ class Outcome:
     def exit_code(self) -> int:
         """0; 1 where something differs under the same conditions; 125 where nobody can tell."""
         if self.difference:
-            return CANNOT_TELL if self.machine else 1
+            return CANNOT_TELL if self.machine or self.is_anothers else 1
         return CANNOT_TELL if self.why else 0
 
 
@@ -73,10 +78,12 @@ class Audited:
     damaged: Mapping[int, str] = field(default_factory=dict)
     forged: str = ""
     """What is wrong with the record itself, in a sentence."""
-    begins_after: int = 0
-    """The step before the record's first; where it is not 0, nobody checks the state that it begins with."""
     gaps: Sequence[tuple[int, int]] = ()
     """Steps that were to be checked and are not in the record."""
+    begins_after: int = 0
+    """The step behind which the record begins, with a state that nothing here has made."""
+    as_the_record_says: str = ""
+    """Which steps are passed over and what of a state does not count: the record's choice, not the auditor's."""
     says: str = ""
     """What the record says of the run and nobody checks."""
     replays: bool = True
@@ -101,7 +108,6 @@ class Audited:
             "ranks": self.ranks,
             "segments": [[one.after + 1, one.last] for one in self.segments],
             "num_segments": self.num_segments,
-            "begins_after": self.begins_after,
             "steps": sum(one.steps for one in self.outcomes),
             "states": [step for one in self.outcomes for step in one.states],
             "end": any(one.end for one in self.outcomes),
@@ -113,6 +119,8 @@ class Audited:
             "record": self.forged,
             "damaged_states": {str(step): why for step, why in self.damaged.items()},
             "gaps": [list(one) for one in self.gaps],
+            "begins_after": self.begins_after,
+            "as_the_record_says": self.as_the_record_says,
             "the_record_says": self.says,
         }
 
@@ -161,6 +169,11 @@ class Audit:
             machine, code = conditions_apart(then, here)
             outcome.machine, outcome.code = [*outcome.machine, *machine], [*outcome.code, *code]
         self._compare(outcome, trial, made, states, due, to_the_end=to_the_end)
+        if outcome.differs_at:
+            # As of a run that was resumed with other arguments.
+            programs = [conditions_apart(then, here)[1] for _, then in record.conditions]
+            is_here = not conditions_apart(record.conditions_of(outcome.differs_at), here)[1]
+            outcome.is_anothers = not is_here and [] in programs
         return outcome
 
     def _compare(
@@ -172,17 +185,22 @@ class Audit:
             if found is not None and found.step <= one.step:
                 break
             if text := self._state_apart(one, states / state_name(one.step)):
-                outcome.difference = text
+                outcome.difference, outcome.differs_at = text, one.step
                 return
             outcome.states.append(one.step)
         if found is not None and not found.key and outcome.block:
             outcome.why = f"the script failed in or behind step {made.last}"
             return
         if found is not None:
-            outcome.difference = found.text
+            outcome.difference, outcome.differs_at = found.text, found.step
             outcome.samples = _samples_in(trial, found.step, found.lanes)
             return
         if to_the_end and record.end is not None:
+            if made.last > record.last:
+                outcome.difference = (
+                    f"the run ends behind step {record.last} in the record, and goes on to step {made.last} here"
+                )
+                return
             outcome.end = made.end is not None
             if made.end is None:
                 outcome.why = f"the script failed behind step {made.last}"
@@ -201,8 +219,10 @@ class Audit:
             return ""
         names = apart
         if recorded.path is not None:
-            found = self._differences(recorded.path, made)
-            names = [str(one.get("name", "")) for key in ("tensors", "values") for one in found[key]] or apart
+            # What cannot be read differs all the same.
+            with suppress(UsageError):
+                found = self._differences(recorded.path, made)
+                names = [*(one["name"] for one in found["tensors"]), *(one["path"] for one in found["values"])] or apart
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"the state after step {recorded.step} differs: {', '.join(names[:MOST_NAMED])}{more}"
 
@@ -217,7 +237,7 @@ def _made(trial: Trial, outcome: Outcome) -> Record | None:
     except UsageError:
         outcome.why = "the script failed before its first step" if outcome.block else "the script made no step"
         return None
-    first = next(iter(made.lines), 0)
+    first = made.first
     if first > outcome.stretch.begins_after + 1:
         outcome.why = f"step {outcome.stretch.begins_after + 1} was not made here: the first one is step {first}"
         return None
@@ -249,7 +269,6 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
         0,
         says=says(record.starts) if record.starts else "",
         replays=False,
-        begins_after=max(checked.first - 1, 0),
     )
     found.damaged = dict(checked.damaged)
     if reads_states:
@@ -259,13 +278,23 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
     elif record.differs is not None:
         found.forged = f"step {record.differs['differs']} came again otherwise in the run itself"
     # Steps that the run passed over are passed over here too.
-    found.gaps = SkippedSteps.of(record.gaps).without(checked.course().skipped).ranges
+    course = checked.course()
+    found.gaps = SkippedSteps.of(record.gaps).without(course.skipped).ranges
+    skipped = [f"{first} to {last}" for first, last in course.skipped.ranges]
+    texts = [f"the samples of steps {', '.join(skipped)} are passed over"] if skipped else []
+    texts += [f"--fresh {','.join(course.fresh)}"] if course.fresh else []
+    found.as_the_record_says = "; ".join(texts)
     return found
 
 
 def within(found: Audited, segments: Sequence[Segment]) -> Audited:
-    """Only what concerns these segments."""
+    """Only the gaps that lie in these segments: somebody has named the steps that are to be checked."""
     first = min((one.after for one in segments), default=0)
     last = max((one.last for one in segments), default=0)
     gaps = [one for one in found.gaps if one[1] > first and one[0] <= last]
     return replace(found, gaps=gaps)
+
+
+def from_its_beginning(found: Audited, first: int) -> Audited:
+    """Without the gap before the record's `first` step: what comes before it is said, and not checked."""
+    return replace(found, gaps=[one for one in found.gaps if one[1] >= first], begins_after=max(first - 1, 0))

@@ -16,10 +16,11 @@ from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, read_json
 from samebits.protocol.saving import step_of
-from samebits.protocol.state_files.manifest import Manifest, damage, problem_of
+from samebits.protocol.state_files.manifest import UNHASHED, Manifest, damage, problem_of
 from samebits.protocol.state_files.whole_state import open_state
 
 NAME_IT = "Name the script and its arguments behind the record: `samebits audit RECORD train.py ARGS`."
+PLAN = "plan.json"
 MOST_THREADS = 1024
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 KINDS = ("exact", "portable")
@@ -45,6 +46,8 @@ class SavedState:
         """How it is not what its manifest says; reads every byte."""
         if self.path is None or self.manifest is None:
             return ""
+        if UNHASHED in self.files.values():
+            return f"the state after step {self.step} has files without a SHA-256"
         found = damage(self.path, self.manifest)
         return problem_of(found) if found is not None else ""
 
@@ -68,8 +71,8 @@ class Checked:
 
     @property
     def first(self) -> int:
-        """The first step of the record."""
-        return next(iter(self.record.lines), 0)
+        """The first step that the record is about."""
+        return self.record.first
 
     @property
     def begins(self) -> list[int]:
@@ -87,7 +90,7 @@ class Checked:
 
     def settings(self) -> dict[str, Any]:
         """Lanes, threads, device and arithmetic of the run. Raises UsageError for what no run writes."""
-        found = self.record.conditions_of(self.first)
+        found = self.record.conditions_of(next(iter(self.record.lines), 0))
         lanes, threads, allow = found.get("lanes"), found.get("threads"), found.get("allow")
         words = found.get("precision"), found.get("numerics")
         is_ours = (
@@ -137,8 +140,10 @@ def record_at(word: str, runs: Path) -> Path:
     raise UsageError(f"There is no run and no record {name}.", "Name a run that was recorded, or a record's folder.")
 
 
-def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> Checked:
+def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool, replays: bool = True) -> Checked:
     """Read the record that `word` names, and find its states; `words` are script and arguments.
+
+    Where nothing `replays`, nobody needs to name them.
 
     Raises:
         UsageError: with the fix.
@@ -147,20 +152,24 @@ def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool) -> 
     record = read_record(path)
     states, damaged = states_of(record)
     title = path.parent.name if path.name == FILE else path.name
-    if words:
-        script, *args = words
+    if words or not replays:
+        script, *args = words or ("",)
         place = Path.cwd()
         return Checked(title, record, states, damaged, script, is_module, tuple(args), place, names_script=True)
-    script, own_module, own_args, place = _of_run(record)
+    script, own_module, own_args, place = _of_run(record, runs)
     return Checked(title, record, states, damaged, script, own_module, own_args, place, names_script=False)
 
 
-def _of_run(record: Record) -> tuple[str, bool, tuple[str, ...], Path]:
-    """Script, arguments and folder, as the run folder around the record says: only of this user's own run."""
-    path = record.path
-    plan = _plan_of(record)
+def _of_run(record: Record, runs: Path) -> tuple[str, bool, tuple[str, ...], Path]:
+    """Script, arguments and folder, as a run folder says: only of this user's own run, in the folder of all runs.
+
+    What came from elsewhere may have a plan too: whoever made it would choose what runs here.
+    """
+    path, plan = record.path, _plan_of(record, runs)
     if plan is None:
-        raise UsageError(f"{visible(str(path))} lies in no run folder of yours, so nobody says what to run.", NAME_IT)
+        raise UsageError(
+            f"{visible(str(path))} is of no run of yours in {visible(str(runs))}, so nobody says what to run.", NAME_IT
+        )
     script, args, folder = plan.get("script") or plan.get("module"), plan.get("args"), plan.get("folder")
     is_whole = isinstance(script, str) and isinstance(args, list) and isinstance(folder, str)
     if not is_whole or plan.get("function"):
@@ -171,15 +180,28 @@ def _of_run(record: Record) -> tuple[str, bool, tuple[str, ...], Path]:
     return str(script), not plan.get("script"), tuple(map(str, args or ())), place
 
 
-def _plan_of(record: Record) -> dict[str, Any] | None:
+def _plan_of(record: Record, runs: Path) -> dict[str, Any] | None:
     """Of the newest start with the arguments that were recorded last: later ones may have failed before their first step."""
-    path, wanted = record.path, record.starts[-1].get("arguments") if record.starts else None
+    wanted = record.starts[-1].get("arguments") if record.starts else None
     with suppress(OSError):
-        found = [one for one in (path.parent / "plan.json", *path.parent.glob("*/plan.json")) if one.is_file()]
-        mine = [one for one in found if one.stat().st_uid == path.stat().st_uid == os.geteuid()]
+        found = [one for one in _plans(record.path, runs) if one.is_file() and not one.is_symlink()]
+        mine = [one for one in found if one.stat().st_uid == record.path.stat().st_uid == os.geteuid()]
         plans = [read_json(one) for one in sorted(mine, key=lambda one: one.stat().st_mtime_ns, reverse=True)]
         return next((one for one in plans if one.get("args") == wanted), next(iter(plans), None))
     return None
+
+
+def _plans(path: Path, runs: Path) -> list[Path]:
+    """The plans of a record's run, where it lies in the folder of all runs."""
+    place, all_runs = path.parent.resolve(), runs.resolve()
+    if place.parent != all_runs:
+        return []
+    own = [place / PLAN, *place.glob(f"*/{PLAN}")]
+    if any(map(Path.is_file, own)):
+        return own
+    # A script that names its run itself has its run folder beside that.
+    states = str(place / STATES)
+    return [one / PLAN for one in all_runs.iterdir() if read_json(one / "decided.json").get("states") == states]
 
 
 def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
@@ -211,4 +233,4 @@ def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
 
 def _comes_before(record: Record, step: int) -> bool:
     """Whether the record begins behind it: a branch begins with a state of its parent."""
-    return step + 1 == next(iter(record.lines), 0)
+    return step + 1 == record.first

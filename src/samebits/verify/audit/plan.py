@@ -92,5 +92,8 @@ def stretches_of(segments: Sequence[Segment], begins: Collection[int]) -> list[S
 
 
 def share_missed(num_checked: int, num_segments: int) -> float:
-    """How probable it is that one forged segment among all is not among those that were checked."""
-    return 1 - num_checked / num_segments if num_segments else 0.0
+    """How probable it is that one forged segment is not among those that were checked.
+
+    The first always is, and whoever forges knows that: it is one of the others.
+    """
+    return (num_segments - num_checked) / (num_segments - 1) if num_segments > 1 else 0.0

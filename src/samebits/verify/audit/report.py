@@ -44,7 +44,7 @@ def show(found: Audited, what: Checked, console: Console, *, seconds: float) -> 
 
 def _what(found: Audited, what: Checked) -> str:
     if not found.replays:
-        count = len(what.states)
+        count = sum(one.path is not None for one in what.states.values())
         return f"{found.title}: {len(what.record.lines):,} steps" + (
             f", {count} state{'s' * (count != 1)}" if count else ""
         )
@@ -64,10 +64,10 @@ def _sentences(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
         yield text, BAD
     for one in found.outcomes:
         yield from _of_outcome(one)
-    if found.exit_code:
-        for title, key in (("other conditions here", "machine"), ("not the recorded program", "code")):
-            if texts := list(dict.fromkeys(text for one in found.outcomes for text in getattr(one, key))):
-                yield f"{title}: {'; '.join(texts)}", EXPECTED
+    # With the same bits too: the record claims others than those that gave them here.
+    for title, key in (("other conditions here", "machine"), ("not the recorded program", "code")):
+        if texts := list(dict.fromkeys(text for one in found.outcomes for text in getattr(one, key))):
+            yield f"{title}: {visible('; '.join(texts))}", EXPECTED if found.exit_code else "dim"
     for first, last in found.gaps:
         steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
         yield f"{steps} not in the record", EXPECTED
@@ -76,7 +76,12 @@ def _sentences(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
 
 def _of_outcome(one: Outcome) -> Iterator[tuple[str, str]]:
     if one.difference:
-        yield one.difference, EXPECTED if one.machine else BAD
+        yield one.difference, EXPECTED if one.exit_code == CANNOT_TELL else BAD
+    if one.is_anothers:
+        yield (
+            "that step was made with another program than later ones: check it with that one, and --steps A:B",
+            EXPECTED,
+        )
     for lane, ids in one.samples.items():
         more = f" and {len(ids) - MOST_SAMPLES} more" if len(ids) > MOST_SAMPLES else ""
         yield f"lane {lane} has samples {visible(', '.join(map(str, ids[:MOST_SAMPLES])))}{more} here", ""
@@ -86,10 +91,15 @@ def _of_outcome(one: Outcome) -> Iterator[tuple[str, str]]:
 
 def _limits(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
     """What was not checked."""
-    if found.begins_after:
-        yield f"the record begins behind step {found.begins_after}, with a state that is not checked", EXPECTED
     if what.record.end is None and found.replays:
         yield f"the record ends behind step {what.record.last}, without the run's end", ""
+    if found.replays and found.begins_after:
+        yield (
+            f"the record begins with the state after step {found.begins_after}: how that came about was not checked",
+            EXPECTED,
+        )
+    if found.replays and found.as_the_record_says:
+        yield f"as the record says, and in no argument: {visible(found.as_the_record_says)}", EXPECTED
     number, of = len(found.segments), found.num_segments
     if found.replays and 0 < number < of:
         yield f"{number} of {of} segments: one forged segment is missed with {share_missed(number, of):.0%}", ""

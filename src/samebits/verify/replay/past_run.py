@@ -17,6 +17,7 @@ from samebits.errors import UsageError
 from samebits.launcher.states.description import COMPLETE, summary_of
 from samebits.launcher.states.places import Found
 from samebits.launcher.watch.places import Run, run_at
+from samebits.machine.regular_file import is_regular
 from samebits.machine.visible import visible
 from samebits.protocol.branch import Course, Parent
 from samebits.protocol.layout.mesh import MOST_LANES
@@ -24,6 +25,8 @@ from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
 from samebits.protocol.saving import step_of
 from samebits.protocol.skipped_steps import SkippedSteps
+from samebits.protocol.state_files.manifest import NAME
+from samebits.protocol.state_files.whole_state import open_state
 from samebits.verify.replay.values import Logged, logged_in
 
 NOT_LOOKED = "the run did not come so far that anybody had looked at what its states lack."
@@ -182,10 +185,11 @@ def copy_state(state: Path, place: Path) -> None:
     copy = place / state.name
     try:
         copy.mkdir(parents=True)
-        for one in state.iterdir():
-            # Links may lead to folders and devices.
-            if one.is_file():
-                shutil.copy2(one, copy)
+        _, manifest = open_state(state)
+        for name in (NAME, *manifest.files):
+            # Links may lead anywhere, and nothing else is the state's.
+            if is_regular(state / name):
+                shutil.copy2(state / name, copy, follow_symlinks=False)
     except OSError as error:
         problem = f"{visible(str(state))} cannot be copied to {place}: {error.strerror}."
         raise UsageError(problem, "Set TMPDIR to a folder with more space.") from None

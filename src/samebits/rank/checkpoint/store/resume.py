@@ -75,7 +75,8 @@ def _load(
     run.loop_state.resumption.resumed_without = [str(one) for one in lacking] if isinstance(lacking, list) else []
     run.components.metrics.earlier.keep_until(run.components.step_timer.step, (place / NAME).stat().st_mtime)
     run.components.metrics.catch_up(plan.lines)
-    run.loop_state.recorded = plan.recorded
+    # Where nobody records, steps follow that are in no record.
+    run.loop_state.recorded = plan.recorded if run.loop_state.recorded is not None else None
     run.note(Kind.RESUME, state=folder.target.name)
     run.components.transport.barrier(LOAD, where())
     return plan.extra

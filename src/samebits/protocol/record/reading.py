@@ -156,9 +156,7 @@ class _Reader:
                 raise ValueError("it is not the first line of a record")
             self.has_begun = True
         record = self._record
-        self._other_bytes += 0 if kind == STEP else len(line)
-        if self._other_bytes > MOST_OTHER_BYTES:
-            raise ValueError(f"lines that are no steps' have more than {MOST_OTHER_BYTES >> 20} MiB together")
+        self._count(0 if kind == STEP else len(line))
         if kind == RECORD and body[RECORD] != VERSION:
             raise ValueError(f"it is of format {body[RECORD]}, and this version reads format {VERSION}")
         if kind == CONDITIONS:
@@ -176,6 +174,11 @@ class _Reader:
             record.states[body[STATE]] = body["files"]
         elif kind == DIFFERS:
             record.differs = body
+
+    def _count(self, other_bytes: int) -> None:
+        self._other_bytes += other_bytes
+        if self._other_bytes > MOST_OTHER_BYTES:
+            raise ValueError(f"lines that are no steps' have more than {MOST_OTHER_BYTES >> 20} MiB together")
 
     def _take_step(self, number: int, line: bytes, body: Mapping[str, Any]) -> None:
         step, record = body[STEP], self._record

@@ -50,6 +50,7 @@ def test_a_branch_with_accelerate(tmp_path):
     assert one == two != whole
 
 
+@pytest.mark.thorough
 def test_a_branch_of_the_trainer(tmp_path):
     saves = ("--save-every", "2steps", "--keep", "9")
     whole = test_trainer.logged(trained(tmp_path, 2, "--name", "exp1", *saves))

@@ -18,7 +18,7 @@ from samebits.protocol.journal.ring import JournalReader
 pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).parents[3]
-KILLS = ((60, 0), (150, 2))
+KILLS = ((25, 0), (60, 2))
 """The step behind which a rank is killed, and the rank."""
 PATIENCE_S = 200
 

@@ -17,7 +17,6 @@ from samebits.launcher.request import LaunchRequest
 from samebits.machine.processes import began_ticks
 from samebits.protocol.journal.ring import make_ring
 from samebits.protocol.meeting_place import Restart
-from samebits.protocol.records import plain
 from samebits.protocol.run_folder import STATES, RunFolder, make_base, make_own
 from samebits.protocol.saving import check_name
 
@@ -154,9 +153,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "numerics": request.computation.arithmetic.numerics,
         "allow": list(request.computation.arithmetic.allow),
         "start_method": "spawn" if request.placement.spawns else "fork",
-        "parent": plain(parent) if (parent := request.computation.course.parent) is not None else None,
-        "fresh": list(request.computation.course.fresh),
-        "skipped_steps": [list(one) for one in request.computation.course.skipped.ranges],
+        **request.computation.course.as_json(),
         "recover": request.recovery.recover,
         "shrinks": request.recovery.shrinks,
         "max_restarts": request.recovery.max_restarts,

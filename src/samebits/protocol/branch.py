@@ -55,7 +55,7 @@ class Course:
     """Steps whose samples are passed over."""
 
     def as_json(self) -> dict[str, Any]:
-        """For a record: `parent` and `skipped`, where there is something to say."""
+        """For plan.json and a record: `parent` and `skipped`, where there is something to say."""
         parent = {"parent": {**plain(self.parent), "fresh": [*self.fresh]}} if self.parent is not None else {}
         return parent | ({"skipped": [[*one] for one in self.skipped.ranges]} if self.skipped else {})
 

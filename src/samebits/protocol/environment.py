@@ -14,12 +14,11 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.protocol.arithmetic import Arithmetic
-from samebits.protocol.branch import Parent
+from samebits.protocol.branch import Course
 from samebits.protocol.layout.mesh import Form
 from samebits.protocol.meeting_place import MeetingPlace, Restart, Seat
 from samebits.protocol.records import plain, restored
 from samebits.protocol.saving import Saving, SnapshotPlace
-from samebits.protocol.skipped_steps import Range, SkippedSteps
 from samebits.protocol.tasks.innermost import check_around, innermost
 from samebits.protocol.tasks.task import Task
 
@@ -96,17 +95,8 @@ class RankSettings:
     """How many steps of this start the ranks record for `--trace`."""
     seat: Seat | None = None
     """This rank's node among several; None on one node."""
-    parent: Parent | None = None
-    """The run from whose state this one was branched; None where it began by itself."""
-    fresh: tuple[str, ...] = ()
-    """Names of options and values for which the script's own counts, and not that of the parent's state."""
-    skipped_steps: tuple[Range, ...] = ()
-    """Steps whose samples are passed over: the first and the last one of each range."""
-
-    @property
-    def skipped(self) -> SkippedSteps:
-        """The same."""
-        return SkippedSteps(self.skipped_steps)
+    course: Course = field(default_factory=Course)
+    """With which state the run begins, and which steps it passes over."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def check_import(is_imported: bool, most_addresses: int) -> None:
 
 
 def installed() -> list[str]:
-    """Each with its version, as its folder is called; no package is read."""
+    """The packages here, each with its version, as its folder is called; none is read."""
     places = [place for place in map(Path, sys.path) if place.name in ("site-packages", "dist-packages")]
     found = [one.name for place in places if place.is_dir() for one in place.iterdir()]
     return sorted(name for name in found if name.endswith((".dist-info", ".egg-info")))

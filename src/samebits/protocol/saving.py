@@ -165,6 +165,7 @@ def let_go() -> None:
 NEVER = f"{1 << 40}steps"
 """A schedule of more steps than any run has: a run that has a place for states, and saves none but when it is stopped."""
 KEPT = 3
+RESUME_NONFINITE = "--resume-nonfinite"
 
 
 @dataclass(frozen=True)

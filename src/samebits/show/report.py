@@ -26,7 +26,7 @@ def compare(first: Record, other: Record) -> Compared:
     """Compare a run with the first."""
     found = []
     # A branch has nothing of the steps before it.
-    after = max((one.parent.step for one in (first, other) if one.parent is not None), default=0)
+    after = max((one.course.parent.step for one in (first, other) if one.course.parent is not None), default=0)
     for name, curve in first.curves.by_name.items():
         theirs = other.curves.by_name.get(name)
         if theirs is not None and (step := first_difference(curve, theirs, after)) is not None:

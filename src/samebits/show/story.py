@@ -15,10 +15,9 @@ from typing import Any
 from samebits.launcher.diagnosis.spent import TIME_NAMES
 from samebits.launcher.watch.table import duration_text
 from samebits.machine.visible import visible
-from samebits.protocol.branch import Parent
+from samebits.protocol.branch import Course
 from samebits.protocol.events import SCHEMA, Event, Kind, events_in, finite, of_kind
 from samebits.protocol.run_folder import RunFolder, read_json
-from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.show.curves import Curves, curves_in, thinned
 
 PARTS = tuple(TIME_NAMES.values())
@@ -48,16 +47,11 @@ class Record:
         return visible(str(self.plan.get("script") or self.plan.get("module") or self.plan.get("function") or ""))
 
     @property
-    def parent(self) -> Parent | None:
-        """The run from which it was branched."""
-        return Parent.read(self.plan.get("parent"))
-
-    @property
-    def skipped(self) -> SkippedSteps:
-        """The steps whose samples it passed over."""
+    def course(self) -> Course:
+        """The run from which it was branched, and the steps whose samples it passed over."""
         with suppress(ValueError):
-            return SkippedSteps.read(self.plan.get("skipped_steps", []))
-        return SkippedSteps()
+            return Course.read(self.plan)
+        return Course()
 
     @property
     def began_s(self) -> float:
@@ -147,7 +141,7 @@ def _sub(record: Record) -> str:
         f"torch {torch}" if torch else "",
     ]
     parts += [str(record.plan.get("device") or ""), _branch_text(record)]
-    parts.append(f"without the samples of {record.skipped.text}" if record.skipped else "")
+    parts.append(f"without the samples of {record.course.skipped.text}" if record.course.skipped else "")
     return " · ".join(visible(part) for part in parts if part)
 
 
@@ -211,12 +205,12 @@ def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 def _branch_text(record: Record) -> str:
     """`branched from exp1 after step 1200`; empty for a run that began by itself."""
-    parent = record.parent
+    parent = record.course.parent
     return f"branched from {visible(parent.run)} after step {parent.step}" if parent is not None else ""
 
 
 def _branch_mark(record: Record) -> list[dict[str, Any]]:
-    parent = record.parent
+    parent = record.course.parent
     return [{"step": parent.step, "kind": "branch", "text": _branch_text(record)}] if parent is not None else []
 
 
@@ -340,11 +334,10 @@ def _bits(record: Record) -> dict[str, Any]:
 
 def _course_words(record: Record) -> str:
     """The options with which a branch begins, and steps are passed over."""
-    parent, fresh = record.parent, record.plan.get("fresh")
+    course, parent = record.course, record.course.parent
     words = ["--from", f"{parent.run}@{parent.step}", "--name", "again"] if parent is not None else []
-    if parent is not None and isinstance(fresh, list) and fresh:
-        words += ["--fresh", ",".join(map(str, fresh))]
-    words += ["--skip-steps", str(record.skipped)] if record.skipped else []
+    words += ["--fresh", ",".join(course.fresh)] if course.fresh else []
+    words += ["--skip-steps", str(course.skipped)] if course.skipped else []
     return f"{visible(shlex.join(words))} " if words else ""
 
 

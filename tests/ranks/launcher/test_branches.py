@@ -115,7 +115,7 @@ def test_a_branch_without_changes_goes_on_as_its_parent_did(tmp_path):
     assert bits(tmp_path, "exp2") == bits(tmp_path, "exp1")
     assert hashed(place / "exp1") == before
     plan = json.loads(next((place / "exp2").glob("*/plan.json")).read_text())
-    assert plan["parent"] == {"run": "exp1", "step": 4}
+    assert plan["parent"] == {"run": "exp1", "step": 4, "fresh": []}
     # without --save-every there is the copied state alone
     assert sorted(one.name for one in (place / "exp2/states").iterdir()) == ["step-00000004"]
 

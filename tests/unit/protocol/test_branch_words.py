@@ -5,7 +5,6 @@ import pytest
 from samebits.errors import UsageError
 from samebits.protocol.branch import Course, Parent, Source, fresh_names
 from samebits.protocol.environment import Position, RankEnvironment, RankSettings, decode, encode
-from samebits.protocol.records import plain
 from samebits.protocol.skipped_steps import SkippedSteps
 
 
@@ -59,10 +58,10 @@ def test_a_course_is_read_as_it_was_written(course):
 
 def test_ranks_are_told(tmp_path):
     settings = RankSettings(
-        tmp_path, 1, parent=Parent("exp\udcff1", 7), fresh=("lr",), skipped_steps=((8, 9), (12, 12))
+        tmp_path, 1, course=Course(Parent("exp\udcff1", 7), ("lr",), SkippedSteps(((8, 9), (12, 12))))
     )
-    assert Parent.read(plain(settings.parent)) == settings.parent
+    assert Course.read(settings.course.as_json()) == settings.course
     variables = encode(RankEnvironment(Position(), settings), 1, "run")
     assert decode(variables).settings == settings
-    assert 12 in settings.skipped
-    assert 10 not in settings.skipped
+    assert 12 in settings.course.skipped
+    assert 10 not in settings.course.skipped

@@ -207,9 +207,9 @@ def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
     first, branch = RunFolder(tmp_path / "exp1"), RunFolder(tmp_path / "exp2")
     for one in (first, branch):
         one.path.mkdir()
-    first.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "parent": None}))
-    parent = {"run": f"exp1{HOSTILE}", "step": 3}
-    course = {"parent": parent, "fresh": ["lr"], "skipped_steps": [[5, 6]]}
+    first.plan.write_text(json.dumps({"script": "train.py", "ranks": 1}))
+    parent = {"run": f"exp1{HOSTILE}", "step": 3, "fresh": ["lr"]}
+    course = {"parent": parent, "skipped": [[5, 6]]}
     branch.plan.write_text(json.dumps({"script": "train.py", "args": ["--lr", "1"], "ranks": 1, **course}))
     logged(first, [1.0, 2.0, 3.0, 4.0, 5.0])
     branch.metrics.write_text("".join(f'{{"step": {step}, "loss": {step}.0}}\n' for step in (4, 5)))
@@ -229,9 +229,7 @@ def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
     assert story_of(ours)["branch"] == ""
 
 
-@pytest.mark.parametrize(
-    "odd", [{"parent": [1]}, {"parent": {"run": 3}}, {"skipped_steps": "x"}, {"skipped_steps": [[3, 1]]}]
-)
+@pytest.mark.parametrize("odd", [{"parent": [1]}, {"parent": {"run": 3}}, {"skipped": "x"}, {"skipped": [[3, 1]]}])
 def test_an_odd_parent_is_none(folder, odd):
     folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, **odd}))
     assert story_of(read_record(folder))["branch"] == ""

@@ -110,9 +110,7 @@ def rank_variables(
         recover=request.recovery.recover,
         trace_steps=request.output.trace_steps,
         seat=request.seat,
-        parent=request.computation.course.parent,
-        fresh=request.computation.course.fresh,
-        skipped_steps=request.computation.course.skipped.ranges,
+        course=request.computation.course,
     )
     node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)
     position = Position(rank, local_rank, request.world_size, request.placement.ranks, node, num_nodes)

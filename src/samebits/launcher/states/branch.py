@@ -18,18 +18,16 @@ from pathlib import Path
 
 from samebits.errors import SamebitsError, UsageError
 from samebits.launcher.states.description import COMPLETE, summary_of
-from samebits.launcher.states.places import Found
+from samebits.launcher.states.places import Found, states_by_step
 from samebits.machine.regular_file import open_regular
 from samebits.machine.visible import visible
 from samebits.notices import say
 from samebits.protocol.branch import PARENT, Parent, Source
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, write_private
-from samebits.protocol.saving import state_name, step_of
+from samebits.protocol.saving import RESUME_NONFINITE, state_name
 from samebits.protocol.state_files.folder import StateFolder
 from samebits.protocol.state_files.manifest import NAME, Manifest, damage, problem_of
 from samebits.protocol.state_files.whole_state import open_state
-
-RESUME_NONFINITE = "--resume-nonfinite"
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Branch:
 
     def _is_made(self) -> Parent | None:
         """The parent, if the new run has states and is the branch that is asked for; None where the branch is to be made."""
-        noted, steps = noted_parent(self.new), states_of(self.new)
+        noted, steps = noted_parent(self.new), states_by_step(self.new / STATES)
         if noted is None and steps:
             raise UsageError(
                 f"{visible(self.new.name)} has states of its own (the newest after step {max(steps)}), and was not branched from another run.",
@@ -109,7 +107,7 @@ class Branch:
     def _candidates(self) -> list[tuple[int, Path]]:
         """The states that may be taken, the newest first: the one that is named, or all."""
         place = run_folder(self.source.word, self.runs)
-        steps, step = states_of(place), self.source.step
+        steps, step = states_by_step(place / STATES), self.source.step
         if not steps:
             raise UsageError(f"{visible(self.name)} has no state yet.", "Let it save some: --save-every 500steps.")
         if step is None:
@@ -179,16 +177,6 @@ def run_folder(word: str, runs: Path) -> Path:
         f"There is no run {visible(word)}, neither here nor in {visible(runs)}.",
         "Name one that `samebits checkpoint ls` lists.",
     )
-
-
-def states_of(place: Path) -> dict[int, Path]:
-    """The states of a run by their steps, perhaps damaged ones; no links."""
-    found: dict[int, Path] = {}
-    with suppress(OSError, ValueError):
-        for one in (place / STATES).iterdir():
-            if (step := step_of(one.name)) is not None and one.is_dir() and not one.is_symlink():
-                found[step] = one
-    return found
 
 
 def noted_parent(place: Path) -> Parent | None:

@@ -19,6 +19,7 @@ from samebits.errors import UsageError
 from samebits.machine.visible import visible
 from samebits.notices import say
 from samebits.protocol.run_folder import STATES
+from samebits.protocol.saving import step_of
 from samebits.protocol.state_files.folder import StateFolder, is_state, may_be_state
 from samebits.protocol.state_files.own_folder import of_others
 from samebits.protocol.state_files.remote_files import RemoteFiles
@@ -71,6 +72,16 @@ def states_at(word: str, runs: Path) -> list[Found]:
         raise of_others(places[0], visible(word))
     looked = "" if Path(word).is_absolute() else f", neither here nor in {visible(runs)}"
     raise UsageError(f"There is no run and no state {visible(word)}{looked}.", LIST)
+
+
+def states_by_step(place: Path) -> dict[int, Path]:
+    """The states in a run's folder of states by their steps, perhaps damaged ones; no links."""
+    found: dict[int, Path] = {}
+    with suppress(OSError, ValueError):
+        for one in place.iterdir():
+            if (step := step_of(one.name)) is not None and one.is_dir() and not one.is_symlink():
+                found[step] = one
+    return found
 
 
 def all_states(runs: Path) -> list[Found]:

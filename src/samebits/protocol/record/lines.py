@@ -162,7 +162,7 @@ def is_step(body: Any) -> bool:
     return all(key in _OF_STEP and _OF_STEP[key](value) for key, value in body.items())
 
 
-def begins_of(body: Mapping[str, Any]) -> int:
+def first_step_of(body: Mapping[str, Any]) -> int:
     """The first step that a step's line is about: before its own there may be some without a backward."""
     step: int = body[STEP]
     first: int = body.get("from", step)

@@ -22,8 +22,8 @@ from samebits.protocol.record.lines import (
     STATE,
     STEP,
     VERSION,
-    begins_of,
     decoded,
+    first_step_of,
     link_after,
     split,
 )
@@ -70,7 +70,7 @@ class Record:
     def first(self) -> int:
         """The first step, with a backward or without; 0 where there is none."""
         line = next(iter(self.lines.values()), None)
-        return 0 if line is None else begins_of(decoded(line))
+        return 0 if line is None else first_step_of(decoded(line))
 
     def step(self, number: int) -> dict[str, Any] | None:
         """What stands of a step; None where nothing does."""
@@ -215,7 +215,7 @@ def _gaps(record: Record) -> list[tuple[int, int]]:
     found, before = [], 0
     for step, line in record.lines.items():
         if step != before + 1:
-            first = begins_of(decoded(line))
+            first = first_step_of(decoded(line))
             if first > before + 1:
                 found.append((before + 1, first - 1))
         before = step

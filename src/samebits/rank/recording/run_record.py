@@ -25,6 +25,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.notices import say
+from samebits.protocol.record.difference import step_difference
 from samebits.protocol.record.lines import (
     END,
     START,
@@ -155,9 +156,11 @@ class RunRecord(Observer):
     def _add(self, file: RecordFile, body: Mapping[str, Any]) -> None:
         if (other := file.add_step(body)) is not None:
             self._is_over = True
+            found = step_difference(*other)
+            what = f": {found.text}" if found is not None else ""
             say(
-                f"step {body[STEP]} came again otherwise than the first time ({_apart(*other)}), so the record ends there: "
-                "`samebits record show` has both."
+                f"step {body[STEP]} came again otherwise than the first time{what}. The record ends there; `samebits record show` "
+                "has both."
             )
 
     def _keep(self, write: Callable[[RecordFile], None], first: int = 0) -> None:
@@ -243,8 +246,15 @@ def _digest(text: str, digits: int) -> str:
 
 
 def _of_ids(indices: Any) -> str:
+    """Of the samples' indices; where a sampler's own cannot be shown, of how many there are."""
     numbers = whole_numbers(indices)
-    data = repr(list(indices)).encode() if numbers is None else numbers.astype("<i8", copy=False).tobytes()
+    if numbers is not None:
+        data = numbers.astype("<i8", copy=False).tobytes()
+    else:
+        try:
+            data = repr(list(indices)).encode(errors="backslashreplace")
+        except Exception:  # noqa: BLE001 - an index of the user's whose __repr__ fails: the run goes on
+            data = str(len(indices)).encode()
     return hashlib.blake2b(data, digest_size=IDS // 2).hexdigest()
 
 
@@ -284,17 +294,6 @@ def _add(digest: Any, tensor: Tensor) -> None:
 @lru_cache(64)
 def _head(shape: torch.Size, dtype: torch.dtype) -> bytes:
     return f"{tuple(shape)}{dtype}".encode()
-
-
-WORDS = {"ids": "samples", "data": "what is in them", "lr": "learning rate", "loss": "loss", "scale": "loss scale"}
-
-
-def _apart(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first difference in words."""
-    for key, word in WORDS.items():
-        if was.get(key) != now.get(key):
-            return word if key in ("ids", "data") else f"{word} {was.get(key)}, now {now.get(key)}"
-    return f"step {was.get(STEP)}, now {now.get(STEP)}"
 
 
 _recorded: list[Path] = []

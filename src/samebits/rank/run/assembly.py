@@ -49,7 +49,7 @@ def assemble(environment: RankEnvironment, decided: Decided, states: States) -> 
     settings = environment.settings
     loop_state = LoopState()
     if settings is not None:
-        loop_state.epoch.skipped = settings.skipped
+        loop_state.epoch.skipped = settings.course.skipped
     strategy = choose_strategy(mesh, transport, placement, device, precision)
     # Behind all that may fail: they watch functions of Python and torch until the run ends.
     checks = ScriptChecks(loop_state, folder, rank, transport.world_size)

@@ -11,6 +11,7 @@ from typing import Any
 from samebits.errors import InternalError, UsageError
 from samebits.launcher.record_facts import command_facts
 from samebits.launcher.trials.trials import Trial, Trials
+from samebits.protocol.record.difference import step_difference
 from samebits.protocol.record.lines import STEP
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.recording import REPLAY
@@ -19,9 +20,9 @@ from samebits.protocol.saving import NEVER, Saving, state_name
 from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.protocol.state_files.whole_state import open_state
 from samebits.verify.audit.checked import Checked, SavedState
-from samebits.verify.audit.compare import conditions_apart, files_apart, first_difference, flipped, step_difference
+from samebits.verify.audit.compare import conditions_apart, files_apart, first_difference, flipped
 from samebits.verify.audit.plan import Segment, Stretch
-from samebits.verify.record.report import says
+from samebits.verify.record.report import starts_text
 from samebits.verify.replay.past_run import copy_state
 from samebits.verify.result import CANNOT_TELL
 
@@ -44,7 +45,7 @@ class Outcome:
     """The first one, in a sentence."""
     differs_at: int = 0
     """The step where it is, or behind which."""
-    is_anothers: bool = False
+    of_another_program: bool = False
     """Whether the run was made with several programs, and that step with another one than was run here."""
     samples: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     """Of the first step that differs, by lane: the indices here, where the samples differ."""
@@ -61,7 +62,7 @@ class Outcome:
     def exit_code(self) -> int:
         """0; 1 where something differs under the same conditions; 125 where nobody can tell."""
         if self.difference:
-            return CANNOT_TELL if self.machine or self.is_anothers else 1
+            return CANNOT_TELL if self.machine or self.of_another_program else 1
         return CANNOT_TELL if self.why else 0
 
 
@@ -173,7 +174,7 @@ class Audit:
             # As of a run that was resumed with other arguments.
             programs = [conditions_apart(then, here)[1] for _, then in record.conditions]
             is_here = not conditions_apart(record.conditions_of(outcome.differs_at), here)[1]
-            outcome.is_anothers = not is_here and [] in programs
+            outcome.of_another_program = not is_here and [] in programs
         return outcome
 
     def _compare(
@@ -267,7 +268,7 @@ def look_at(checked: Checked, *, reads_states: bool) -> Audited:
         checked.title,
         0,
         0,
-        says=says(record.starts) if record.starts else "",
+        says=starts_text(record.starts) if record.starts else "",
         replays=False,
     )
     found.damaged = dict(checked.damaged)

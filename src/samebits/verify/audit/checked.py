@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
+from samebits.launcher.states.places import states_by_step
 from samebits.machine.visible import visible
 from samebits.protocol.branch import Course
 from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, read_json
-from samebits.protocol.saving import step_of
 from samebits.protocol.state_files.manifest import UNHASHED, Manifest, damage, problem_of
 from samebits.protocol.state_files.whole_state import open_state
 
@@ -150,7 +150,7 @@ def checked(word: str, words: Sequence[str], runs: Path, *, is_module: bool, rep
     """
     path = record_at(word, runs)
     record = read_record(path)
-    states, damaged = states_of(record)
+    states, damaged = saved_states(record)
     title = path.parent.name if path.name == FILE else path.name
     if words or not replays:
         script, *args = words or ("",)
@@ -204,30 +204,23 @@ def _plans(path: Path, runs: Path) -> list[Path]:
     return [one / PLAN for one in all_runs.iterdir() if read_json(one / "decided.json").get("states") == states]
 
 
-def states_of(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
+def saved_states(record: Record) -> tuple[dict[int, SavedState], dict[int, str]]:
     """The states beside a record, and those that it names, by step; and why one that is there is none."""
     found = {step: SavedState(step, files) for step, files in record.states.items() if record.link(step)}
     damaged: dict[int, str] = {}
-    with suppress(OSError):
-        for path in sorted((record.path.parent / STATES).iterdir()):
-            step = step_of(path.name)
-            if (
-                step is None
-                or path.is_symlink()
-                or not path.is_dir()
-                or not (record.link(step) or _comes_before(record, step))
-            ):
-                continue
-            try:
-                place, manifest = open_state(path)
-            except SamebitsError as error:
-                damaged[step] = problem_of(error)
-                continue
-            files = {name: file.sha256 for name, file in manifest.files.items()}
-            if step in record.states and dict(record.states[step]) != files:
-                damaged[step] = f"the state after step {step} is not the one that the record names"
-                continue
-            found[step] = SavedState(step, files, place, manifest)
+    for step, path in sorted(states_by_step(record.path.parent / STATES).items()):
+        if not (record.link(step) or _comes_before(record, step)):
+            continue
+        try:
+            place, manifest = open_state(path)
+        except SamebitsError as error:
+            damaged[step] = problem_of(error)
+            continue
+        files = {name: file.sha256 for name, file in manifest.files.items()}
+        if step in record.states and dict(record.states[step]) != files:
+            damaged[step] = f"the state after step {step} is not the one that the record names"
+            continue
+        found[step] = SavedState(step, files, place, manifest)
     return dict(sorted(found.items())), damaged
 
 

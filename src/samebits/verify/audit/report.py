@@ -77,7 +77,7 @@ def _sentences(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
 def _of_outcome(one: Outcome) -> Iterator[tuple[str, str]]:
     if one.difference:
         yield one.difference, EXPECTED if one.exit_code == CANNOT_TELL else BAD
-    if one.is_anothers:
+    if one.of_another_program:
         yield (
             "that step was made with another program than later ones: check it with that one, and --steps A:B",
             EXPECTED,

@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any
 
+from samebits.protocol.record.difference import WORDS, lanes_apart
 from samebits.protocol.record.lines import CHAIN, split
 from samebits.protocol.record.reading import Record
-from samebits.verify.audit.compare import WORDS, lanes_apart
 from samebits.verify.record.conditions import Json, rows_apart
 from samebits.verify.record.description import title_of
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.machine.visible import visible
+from samebits.protocol.record.difference import step_difference
 from samebits.protocol.record.lines import STEP
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.state_files.manifest import NAME
-from samebits.verify.audit.checked import SavedState, record_at, states_of
-from samebits.verify.audit.compare import step_difference
+from samebits.verify.audit.checked import SavedState, record_at, saved_states
 from samebits.verify.record.conditions import Json, rows_apart
 
 
@@ -28,7 +28,7 @@ def read_at(word: str, runs: Path) -> Record:
 
 def described(record: Record) -> Json:
     """All of it but the steps' own lines."""
-    states, damaged = states_of(record)
+    states, damaged = saved_states(record)
     newest: Mapping[str, Any] = record.starts[-1] if record.starts else {}
     return {
         "record": str(record.path),

@@ -30,7 +30,7 @@ from samebits.protocol.saving import state_name
 from samebits.protocol.state_files.flushed import sync
 from samebits.protocol.state_files.manifest import DOCUMENTS, NAME
 from samebits.protocol.state_files.own_folder import NAMES
-from samebits.verify.audit.checked import SavedState, states_of
+from samebits.verify.audit.checked import SavedState, saved_states
 from samebits.verify.record.conditions import Json, packages_of
 from samebits.verify.record.private import Self, texts_in, why_place, why_private, why_text
 
@@ -130,7 +130,7 @@ class Publication:
         if (self.record.path.parent / STATES).is_symlink():
             self.left_out.append(f"{STATES}, which is a link")
             return {}
-        found, damaged = states_of(self.record)
+        found, damaged = saved_states(self.record)
         troubles = {step: state.trouble() for step, state in found.items()} | dict(damaged)
         self.left_out += [why for why in troubles.values() if why]
         return {step: state for step, state in found.items() if not troubles[step]}

@@ -56,7 +56,7 @@ def _lines(found: Json) -> Iterator[tuple[str, str | Text]]:
     yield "run", shlex.join([found["script"] or "unknown", *found["arguments"]])
     yield "record", f"{found['record']}, {size_text(found['size_bytes'])}"
     if found["starts"]:
-        yield "", f"the record says: {says(found['starts'])} (not checked)"
+        yield "", f"the record says: {starts_text(found['starts'])} (not checked)"
         yield from _of_branch(found["starts"][-1])
     if found["conditions"]:
         yield from _of_conditions(found["conditions"])
@@ -82,7 +82,7 @@ def _of_branch(start: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "skipped", _cut(_plain(skipped))
 
 
-def says(starts: Sequence[Mapping[str, Any]]) -> str:
+def starts_text(starts: Sequence[Mapping[str, Any]]) -> str:
     """`4 ranks, ddp, 3 starts`; what differs between starts in their order."""
     ranks = " then ".join(dict.fromkeys(_count(one.get("ranks", 0), "rank") for one in starts))
     strategies = " then ".join(dict.fromkeys(str(one.get("strategy", "?")) for one in starts))

@@ -15,16 +15,14 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.launcher.states.description import COMPLETE, summary_of
-from samebits.launcher.states.places import Found
+from samebits.launcher.states.places import Found, states_by_step
 from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.regular_file import is_regular
 from samebits.machine.visible import visible
-from samebits.protocol.branch import Course, Parent
+from samebits.protocol.branch import Course
 from samebits.protocol.layout.mesh import MOST_LANES
 from samebits.protocol.record.reading import FILE, Record, read_record
 from samebits.protocol.run_folder import STATES, RunFolder, read_json, read_lines, unsaved
-from samebits.protocol.saving import step_of
-from samebits.protocol.skipped_steps import SkippedSteps
 from samebits.protocol.state_files.manifest import NAME
 from samebits.protocol.state_files.whole_state import open_state
 from samebits.verify.replay.values import Logged, logged_in
@@ -140,9 +138,7 @@ def _described(run: Run, logged: Logged) -> PastRun:
             logged,
             tuple(unsaved(run.folder, "sentences")) if run.folder.unsaved.exists() else (NOT_LOOKED,),
             _states_of(run.folder, decided),
-            Course(
-                Parent.read(plan["parent"]), tuple(map(str, plan["fresh"])), SkippedSteps.read(plan["skipped_steps"])
-            ),
+            Course.read(plan),
             _record_of(run.folder),
         )
         not_exact = decided["not_exact"]
@@ -171,13 +167,7 @@ def _record_of(folder: RunFolder) -> Record | None:
 
 def _states_of(folder: RunFolder, decided: Mapping[str, Any]) -> dict[int, Path]:
     places = [folder.path.parent / STATES, Path(str(decided.get("states") or folder.path / STATES))]
-    found: dict[int, Path] = {}
-    for place in places:
-        with suppress(OSError):
-            for one in place.iterdir():
-                if (step := step_of(one.name)) is not None and not one.is_symlink():
-                    found.setdefault(step, one)
-    return found
+    return {step: path for place in reversed(places) for step, path in states_by_step(place).items()}
 
 
 def copy_state(state: Path, place: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_other_steps_have_the_samples_and_draws_that_they_would_have_had(tmp
     assert said(some, "skips") == ["the samples of steps 1 to 2 and step 5 and steps 9 to 10 and step 18"]
     assert "every sample once" in whole.err
     assert "every sample once" not in some.err
-    assert json.loads(next(some.folder.glob("**/plan.json")).read_text())["skipped_steps"] == [
+    assert json.loads(next(some.folder.glob("**/plan.json")).read_text())["skipped"] == [
         [1, 2],
         [5, 5],
         [9, 10],

@@ -29,7 +29,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from samebits.rank.checkpoint.parts.optimizers import optimizers_of
-from samebits.rank.checkpoint.parts.part import OfTheCommand, Saved
+from samebits.rank.checkpoint.parts.part import CommandMistake, Saved
 from samebits.rank.checkpoint.parts.schedulers import schedulers_of
 from samebits.rank.position.made_schedulers import inside
 from samebits.rank.position.preparations import OtherOption, label_in, may_be_fresh
@@ -45,7 +45,7 @@ CYCLES = ("momentum", "betas")
 """What OneCycleLR and CyclicLR set besides rates."""
 
 
-def changed(others: Sequence[OtherOption], *, may_take: bool) -> OfTheCommand:
+def changed(others: Sequence[OtherOption], *, may_take: bool) -> CommandMistake:
     """The error where a branch would go on with options that the script no longer has.
 
     Args:
@@ -55,13 +55,13 @@ def changed(others: Sequence[OtherOption], *, may_take: bool) -> OfTheCommand:
     made = "; ".join(f"{one.key}={one.own!r} of {one.of}, and the state has {one.theirs!r}" for one in others[:3])
     problem = f"The script makes {made}{'; …' * (len(others) > 3)}."
     if not may_take:
-        return OfTheCommand(problem, "Give the script the old value, or begin another branch under another --name.")
+        return CommandMistake(problem, "Give the script the old value, or begin another branch under another --name.")
     if not all(may_be_fresh(one.label) for one in others):
-        return OfTheCommand(
+        return CommandMistake(
             problem, "Give the script the old value: a scheduler goes on from its place with its options."
         )
     names = ",".join(dict.fromkeys(one.key for one in others))
-    return OfTheCommand(problem, f"Add --fresh {names} to take the script's, or give the script the old value.")
+    return CommandMistake(problem, f"Add --fresh {names} to take the script's, or give the script the old value.")
 
 
 class FreshOptions:
@@ -82,7 +82,7 @@ class FreshOptions:
         ]
 
     def check(self, *, awaits: bool) -> None:
-        """Raise `OfTheCommand` for names that nothing has, and for what cannot be done.
+        """Raise `CommandMistake` for names that nothing has, and for what cannot be done.
 
         Args:
             awaits: whether the state has schedulers that this start has not made yet.
@@ -90,12 +90,12 @@ class FreshOptions:
         known = {key for _, one in self._optimizers for group in one.param_groups for key in group if key != "params"}
         known |= vars(self._run.loop_state.values).keys()
         if unknown := [name for name in self._names if name not in known]:
-            raise OfTheCommand(
+            raise CommandMistake(
                 f"--fresh names {unknown[0]}, and neither an optimizer of the script nor run.state has that.",
                 "Name options of optimizers (lr, weight_decay) or values of run.state.",
             )
         if self._saved.waits:
-            raise OfTheCommand(
+            raise CommandMistake(
                 "--fresh cannot be used where the parent had prepared things in the middle of its loop.",
                 "Leave it out, and set the option in the loop: `optimizer.param_groups[0]['lr'] = 0.01`.",
             )
@@ -108,7 +108,7 @@ class FreshOptions:
     def _check_cycles(self, label: str, theirs: Sequence[LRScheduler]) -> None:
         for name in self._names:
             if name in CYCLES and (cycling := [one for one in theirs if isinstance(one, (OneCycleLR, CyclicLR))]):
-                raise OfTheCommand(
+                raise CommandMistake(
                     f"--fresh names {name}, which {type(cycling[0]).__name__} of {label} sets in each step.",
                     f"Leave {name} out of --fresh.",
                 )
@@ -165,15 +165,15 @@ def schedulers_with(run: RunState, optimizer: Optimizer) -> Iterator[LRScheduler
 
 
 def _check_rates(label: str, theirs: Sequence[LRScheduler], *, awaits: bool, is_zero: bool) -> None:
-    """Raise `OfTheCommand` where a schedule cannot go on from another first rate."""
+    """Raise `CommandMistake` where a schedule cannot go on from another first rate."""
     fix = "Give the script the old rate, and set rates in the loop; or begin anew with the weights: samebits.load_weights."
     if awaits:
-        raise OfTheCommand(
+        raise CommandMistake(
             f"--fresh lr cannot be carried into a scheduler of {label} that is made in the loop.",
             "Make it before the first run.epochs, or give the script the old rate.",
         )
     if is_zero:
-        raise OfTheCommand(
+        raise CommandMistake(
             f"--fresh lr: a scheduler of {label} began with the rate 0, of which nothing is a multiple.", fix
         )
     for one in theirs:
@@ -184,11 +184,11 @@ def _check_rates(label: str, theirs: Sequence[LRScheduler], *, awaits: bool, is_
                 if isinstance(one, CosineAnnealingLR)
                 else "sets rates that are no multiples of the first one"
             )
-            raise OfTheCommand(
+            raise CommandMistake(
                 f"--fresh lr cannot be carried into the {type(one).__name__} of {label}, which {how}.", fix
             )
     if not theirs:
-        raise OfTheCommand(
+        raise CommandMistake(
             f"--fresh lr: the rates of {label} follow from a scheduler that samebits does not know.", fix
         )
 

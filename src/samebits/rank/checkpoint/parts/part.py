@@ -39,7 +39,7 @@ OWN = (RUN, STREAMS, BODY_STREAMS, STREAM, MODES, MADE, ORDER)
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
 
-class OfTheCommand(UsageError):  # noqa: N818 - whose mistake it is
+class CommandMistake(UsageError):  # noqa: N818 - whose mistake it is
     """The command and a state contradict each other, and the state is sound."""
 
 

@@ -14,7 +14,7 @@ from samebits.protocol.records import plain
 from samebits.protocol.skipped_steps import SkippedSteps, of_resumed
 from samebits.protocol.state_files.whole_state import wrong_counters
 from samebits.rank.checkpoint.parts.fresh import changed
-from samebits.rank.checkpoint.parts.part import ORDER, RUN, STREAM, UNCHANGED, Into, OfTheCommand, Part, Saved
+from samebits.rank.checkpoint.parts.part import ORDER, RUN, STREAM, UNCHANGED, CommandMistake, Into, Part, Saved
 from samebits.rank.checks.loss_gauge import settle_losses
 from samebits.rank.data.planned_steps import PlannedSteps
 from samebits.rank.data.stream import PreparedStream, SavedStream
@@ -59,17 +59,17 @@ class Counters(Part):
     def _skipped_steps(self) -> SkippedSteps:
         """The steps that were passed over, and those that will be."""
         settings, saved = self._run.config.environment.settings, self._saved
-        given = settings.skipped if settings is not None else SkippedSteps()
+        given = settings.course.skipped if settings is not None else SkippedSteps()
         before = SkippedSteps.read(saved.get("skipped", []))
         try:
             return of_resumed(given, before, saved["step"], is_branch=self._is_of_parent)
         except UsageError as error:
-            raise OfTheCommand(error.problem, error.fix) from None
+            raise CommandMistake(error.problem, error.fix) from None
 
     def _read_parent(self) -> bool:
         """Whether the state is the one from which the run was branched, and not one of its own."""
         settings = self._run.config.environment.settings
-        parent = settings.parent if settings is not None else None
+        parent = settings.course.parent if settings is not None else None
         if parent is None or self._saved.get("parent") == plain(parent):
             return False
         if self._saved["step"] != parent.step:
@@ -83,16 +83,16 @@ class Counters(Part):
     def fresh(self) -> tuple[str, ...]:
         """Options and values for which the script's own count: where the state is the parent's of a branch."""
         settings = self._run.config.environment.settings
-        return settings.fresh if settings is not None and self._is_of_parent else ()
+        return settings.course.fresh if settings is not None and self._is_of_parent else ()
 
     def _refuse_changed(self, others: Sequence[OtherOption]) -> None:
-        """Raise `OfTheCommand` where a branch would go on with an option that the script no longer has.
+        """Raise `CommandMistake` where a branch would go on with an option that the script no longer has.
 
         From a state of its own only a command is refused, and for options alone: first values of `run.state` may differ in
         each start, and ranks that start again go on as they were.
         """
         settings = self._run.config.environment.settings
-        if settings is None or settings.parent is None:
+        if settings is None or settings.course.parent is None:
             return
         left = [one for one in others if not (may_be_fresh(one.label) and one.key in self.fresh)]
         if not self._is_of_parent:
@@ -194,7 +194,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
 def of_command_line(run: RunState) -> dict[str, Any]:
     """Which run this is a branch of, and the steps that it passes over, where there is something to say."""
     settings, skipped = run.config.environment.settings, run.loop_state.epoch.skipped
-    parent = settings.parent if settings is not None else None
+    parent = settings.course.parent if settings is not None else None
     return {
         **({"parent": plain(parent)} if parent is not None else {}),
         **({"skipped": [[*one] for one in skipped.ranges]} if skipped else {}),

@@ -17,7 +17,7 @@ from samebits.rank.checkpoint.parts.gradients import Gradients
 from samebits.rank.checkpoint.parts.models import PREPARE_IT, Models, Modes
 from samebits.rank.checkpoint.parts.objects import Objects
 from samebits.rank.checkpoint.parts.optimizers import Optimizers
-from samebits.rank.checkpoint.parts.part import UNCHANGED, Into, OfTheCommand, Saved, kind_of, unfit
+from samebits.rank.checkpoint.parts.part import UNCHANGED, CommandMistake, Into, Saved, kind_of, unfit
 from samebits.rank.checkpoint.parts.position import Counters, counters
 from samebits.rank.checkpoint.parts.random_streams import Streams
 from samebits.rank.checkpoint.parts.schedulers import Schedulers, schedulers_of
@@ -196,7 +196,7 @@ def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, A
     """
     try:
         return LoadPlan(run, place, manifest, objects)
-    except OfTheCommand:
+    except CommandMistake:
         raise
     except UsageError as error:
         raise unfit(place, error.problem, error.fix) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.protocol.saving import spread, state_name, step_of
+from samebits.protocol.saving import RESUME_NONFINITE, spread, state_name, step_of
 from samebits.protocol.state_files.flushed import sync
 from samebits.protocol.state_files.folder import StateFolder, is_locked
 from samebits.protocol.state_files.manifest import problem_of
@@ -22,7 +22,6 @@ from samebits.protocol.state_files.whole_state import not_finite_in, trouble_of
 from samebits.protocol.url import shown
 
 _STAGE = re.compile(r"\.step-\d{8,}\.saving")
-RESUME_NONFINITE = "--resume-nonfinite"
 Passed = list[tuple[Path, str]]
 
 

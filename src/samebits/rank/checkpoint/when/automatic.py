@@ -98,9 +98,9 @@ class Automatic:
     def _require_no_branch(self, why: str) -> None:
         """Raise `UsageError` where a branch would begin with the first step: it begins with its parent's state."""
         settings = self._run.config.environment.settings
-        if settings is not None and settings.parent is not None:
+        if settings is not None and settings.course.parent is not None:
             raise UsageError(
-                f"This run is a branch of {settings.parent.text}, and cannot begin there: {why}.",
+                f"This run is a branch of {settings.course.parent.text}, and cannot begin there: {why}.",
                 "Give --from again, on the node that has the parent's states, or begin another branch under another --name.",
             )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,16 +46,12 @@ def together(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sentence(told: Mapping[str, Any], guide: str) -> str:
-    """For README: what ran, where and when, and how it ended."""
+    """For a cell of README's table: the bits, where and when."""
     if not told:
         return f"{NEVER} ([what that means]({guide}))."
-    counts = Counter(one["state"] for one in told["outcomes"])
-    ended = f"{counts[State.OK]} tasks passed, {counts[State.FAILED] or 'none'} failed"
-    missed = f", {counts[State.MISSED]} missed a goal of speed" if counts[State.MISSED] else ""
-    missed += f", {counts[State.CUT_OFF]} did not end in its time" if counts[State.CUT_OFF] else ""
     return (
-        f"On {told['date'][:10]} the CUDA code ran on {_gpus(told)}, with torch {told['hardware']['torch']}: {_bits(told)}; "
-        f"{ended}{missed} ([what that proves, and what it can't]({guide}))."
+        f"tried on {_gpus(told)} (torch {told['hardware']['torch']}, {told['date'][:10]}): {_bits(told)} "
+        f"([what ran, what failed, what that proves]({guide}))"
     )
 
 
@@ -113,13 +108,16 @@ def _and(words: Sequence[Any]) -> str:
 
 
 def put_in(text: str, claim: str) -> str:
-    """`text` with the claim between the marks, of which it must have one pair.
+    """`text` with the claim between the marks, of which it must have one pair; lines of their own stay so.
 
     Raises:
         ValueError: it has not.
     """
     found = re.subn(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{claim}\n{END}", text, flags=re.DOTALL
+        f"{re.escape(BEGIN)}(\\s*).*?(\\s*){re.escape(END)}",
+        lambda marks: f"{BEGIN}{marks[1]}{claim}{marks[2]}{END}",
+        text,
+        flags=re.DOTALL,
     )
     if found[1] != 1:
         raise ValueError(f"there must be one pair of the marks {BEGIN} and {END}")

@@ -33,6 +33,7 @@ def test_in_the_data_of_the_picture_plain_ddp_drifts_and_samebits_does_not() -> 
 def test_a_picture_is_drawn_from_its_data(tmp_path: Path, name: str) -> None:
     target = tmp_path / f"{name}.png"
     subprocess.run([sys.executable, PICTURES / f"{name}.py", "--target", target], check=True, timeout=60, cwd=tmp_path)
-    for path in (target, PICTURES / f"{name}.png"):
+    dark = [PICTURES / "demo-dark.png", target.with_stem("demo-dark")] if name == "demo" else []
+    for path in (target, PICTURES / f"{name}.png", *dark):
         assert path.read_bytes().startswith(b"\x89PNG")
         assert path.stat().st_size < LIMIT_BYTES

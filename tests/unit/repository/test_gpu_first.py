@@ -153,7 +153,9 @@ TOLD = {
 def test_what_may_be_said_of_gpus_comes_from_the_record():
     assert sentence({}, "g.md").startswith(NEVER)
     said = sentence(TOLD, "g.md")
-    assert said.startswith("tried on one NVIDIA H200 (torch 2.11.0, 2026-11-27): the same bits on 1 and 2 ranks that share it, in float32")
+    assert said.startswith(
+        "tried on one NVIDIA H200 (torch 2.11.0, 2026-11-27): the same bits on 1 and 2 ranks that share it, in float32"
+    )
     broken = {**TOLD, "outcomes": [{**TOLD["outcomes"][0], "state": "FAILED"}]}
     assert "0 of 1 proofs of the same bits held" in sentence(broken, "g.md")
     rows = table(TOLD)

@@ -72,6 +72,8 @@ def loss_of(model, batch):
 FROM_A_SNAPSHOT = {
     "examples/recipes/carried_state.py": "run.lane_sum is a second exchange, behind the pass",
     "examples/recipes/ema_teacher.py": "run.lane_sum is a second exchange, behind the update",
+    "examples/recipes/image_pool.py": "run.per_lane is a second exchange, behind the pass",
+    "examples/recipes/replay_buffer.py": "run.per_lane and run.lane_cat are more exchanges, behind the pass",
     "examples/recipes/contrastive.py": "a loss of the whole batch takes two passes over the lanes, and the second is no beginning",
     "examples/recipes/closures.py": "its optimizer calls the pass again, and a pass after an update is no beginning",
     "examples/notes/pipelined_network_samebits.py": "no rank of a pipeline has the whole state",

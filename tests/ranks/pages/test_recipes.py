@@ -15,7 +15,7 @@ from tests.support.promises import promise
 
 pytestmark = pytest.mark.ranks
 
-INTENDED = {"environments"}
+INTENDED = {"environments", "replay_buffer"}
 """Lanes that draw on their own: the row plain cannot agree, and is accepted."""
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 
 PAGE = ROOT / "docs/you-came-from.md"
 SCRIPTS = ROOT / "examples/came_from"
-ALWAYS = {"Every epoch in the same order", "Samples that are counted twice", "A prefix in the file"}
+ALWAYS = {"Every epoch in the same order", "Samples that are counted twice", "A checkpoint in the middle of an epoch"}
 """Sections that are tried in every test run; the others by the thorough tests."""
 ENDS_WITH_1 = "nobody_named.py"
 """What ends a run that can't go on."""

@@ -18,8 +18,15 @@ HERE = Path(__file__).parent
 OLD_STATES = HERE / "old_states"
 """Saved on 2 ranks of zero1 by version 0.1.0 of November 2026: by the script, and by the command inside an epoch."""
 
-TO_BE_WRITTEN = {"amd-epyc-26-2-avx512-torch-2.13.0-cpu-python-3.11.7": {"states"}}
-"""Cases whose bits stayed and whose manifests changed while such a machine was not at hand."""
+NEW = {
+    f"recipe {name}"
+    for name in ("folds", "image_pool", "replay_buffer", "samples_between", "weight_ema", "whole_graph")
+}
+TO_BE_WRITTEN = {
+    "amd-epyc-26-2-avx512-torch-2.13.0-cpu-python-3.11.7": {"states"} | NEW,
+    "intel-xeon-processor-6-207-avx512-torch-2.13.0-cpu-python-3.11.7": NEW,
+}
+"""Cases that are new, or whose manifests changed and whose bits stayed, while such a machine was not at hand."""
 
 
 @promise(

@@ -47,6 +47,10 @@ WORDS = {
 }
 """Words whose search leads to a page before all others, whatever the headings of others say."""
 PLACE = re.compile(r"<!-- generated: (.+) -->")
+CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+CODE = re.compile(r"<code>([^<>]{32,})</code>")
+OPTION = re.compile(r"(?<![^\s|\[])--[\w-]{1,30}")
+NOBR = r'<span class="nobr">\g<0></span>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,6 +72,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
     return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Let long code in tables break into lines, but not inside an option; short code stays in one (site.css)."""
+
+    def long(code: re.Match[str]) -> str:
+        return f'<code class="long">{OPTION.sub(NOBR, code[1])}</code>'
+
+    return CELL.sub(lambda cell: CODE.sub(long, cell[0]), html)
 
 
 def page_of_notebook(text: str) -> str:

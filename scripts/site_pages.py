@@ -47,8 +47,7 @@ WORDS = {
 }
 """Words whose search leads to a page before all others, whatever the headings of others say."""
 PLACE = re.compile(r"<!-- generated: (.+) -->")
-CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
-CODE = re.compile(r"<code>([^<>]{32,})</code>")
+CODE = re.compile(r"<pre\b.*?</pre>|<code>(?P<inline>[^<>]{32,})</code>", re.DOTALL)
 OPTION = re.compile(r"(?<![^\s|\[])--[\w-]{1,30}")
 NOBR = r'<span class="nobr">\g<0></span>'
 
@@ -75,12 +74,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Let long code in tables break into lines, but not inside an option; short code stays in one (site.css)."""
+    """Let long code in the text break into lines, but not inside an option; short code stays in one (site.css)."""
 
-    def long(code: re.Match[str]) -> str:
-        return f'<code class="long">{OPTION.sub(NOBR, code[1])}</code>'
+    def breaking(code: re.Match[str]) -> str:
+        return f'<code class="long">{OPTION.sub(NOBR, code["inline"])}</code>' if code["inline"] else code[0]
 
-    return CELL.sub(lambda cell: CODE.sub(long, cell[0]), html)
+    return CODE.sub(breaking, html)
 
 
 def page_of_notebook(text: str) -> str:

@@ -12,8 +12,13 @@ import samebits
 
 run = samebits.init(seed=0, lanes=4, threads=1)
 digits = load_digits()
-images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+images = torch.tensor(digits.data, dtype=torch.float32) / 16
+labels = torch.tensor(digits.target)
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 64),
+    torch.nn.ReLU(),
+    torch.nn.Linear(64, 10),
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loader = DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=True)
 model, optimizer, loader = run.prepare(model, optimizer, loader)

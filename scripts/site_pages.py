@@ -47,6 +47,9 @@ WORDS = {
 }
 """Words whose search leads to a page before all others, whatever the headings of others say."""
 PLACE = re.compile(r"<!-- generated: (.+) -->")
+CODE = re.compile(r"<pre\b.*?</pre>|<code>(?P<inline>[^<>]{32,})</code>", re.DOTALL)
+OPTION = re.compile(r"(?<![^\s|\[])--[\w-]{1,30}")
+NOBR = r'<span class="nobr">\g<0></span>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,6 +71,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
     return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Let long code in the text break into lines, but not inside an option; short code stays in one (site.css)."""
+
+    def breaking(code: re.Match[str]) -> str:
+        return f'<code class="long">{OPTION.sub(NOBR, code["inline"])}</code>' if code["inline"] else code[0]
+
+    return CODE.sub(breaking, html)
 
 
 def page_of_notebook(text: str) -> str:

@@ -14,7 +14,11 @@ digits = load_digits()
 dataset = TensorDataset(torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target))
 
 run = samebits.init(seed=0, lanes=4, threads=1)
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 64),
+    torch.nn.ReLU(),
+    torch.nn.Linear(64, 10),
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loader = DataLoader(dataset, batch_size=64, shuffle=True)
 model, optimizer, loader = run.prepare(model, optimizer, loader)

@@ -23,7 +23,8 @@ device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
 dist.init_process_group("nccl" if on_gpu else "gloo")
 sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=64 // dist.get_world_size(), sampler=sampler)
-model = DistributedDataParallel(model.to(device), device_ids=[local_rank] if on_gpu else None)
+device_ids = [local_rank] if on_gpu else None
+model = DistributedDataParallel(model.to(device), device_ids=device_ids)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for epoch in range(3):
     sampler.set_epoch(epoch)

@@ -15,7 +15,11 @@ dataset = TensorDataset(torch.tensor(digits.data, dtype=torch.float32) / 16, tor
 fabric = Fabric()
 fabric.launch()
 fabric.seed_everything(0)
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 64),
+    torch.nn.ReLU(),
+    torch.nn.Linear(64, 10),
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 model, optimizer = fabric.setup(model, optimizer)
 loader = DataLoader(dataset, batch_size=64 // fabric.world_size, shuffle=True)

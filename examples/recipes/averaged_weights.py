@@ -36,7 +36,8 @@ for _epoch in run.epochs(4):
     average.update_parameters(model)
     scheduler.step()
 
-update_bn(DataLoader(train_set, batch_size=256), average)  # a loader that was not prepared: every rank sees all of it
+# A loader that was not prepared: every rank sees all of it.
+update_bn(DataLoader(train_set, batch_size=256), average)
 average.eval()
 tally = run.tally()
 with torch.no_grad():

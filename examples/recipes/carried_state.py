@@ -40,8 +40,10 @@ run = samebits.init(seed=0, lanes=4, threads=1)
 model = Reader()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 # Step k has window k of each stream, so a stream is always in the same lane.
-order = [[stream * num_windows + k for stream in range(STREAMS)] for k in range(num_windows)]
-model, optimizer, loader = run.prepare(model, optimizer, DataLoader(streams, batch_sampler=order))
+starts = [stream * num_windows for stream in range(STREAMS)]
+order = [[start + k for start in starts] for k in range(num_windows)]
+loader = DataLoader(streams, batch_sampler=order)
+model, optimizer, loader = run.prepare(model, optimizer, loader)
 
 carried = run.per_lane(lambda: None)  # a GRU takes None for a state of zeros
 for _epoch in run.epochs(2):

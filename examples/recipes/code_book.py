@@ -61,7 +61,8 @@ run = samebits.init(seed=0, lanes=4, threads=1)
 model = Autoencoder()
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 loader = DataLoader(TensorDataset(images), batch_size=64, shuffle=True)
-model, optimizer, loader = run.prepare(model, optimizer, loader, buffers={"book.new_*": "sum"})
+buffers = {"book.new_*": "sum"}
+model, optimizer, loader = run.prepare(model, optimizer, loader, buffers=buffers)
 
 for _epoch in run.epochs(8):
     for step in run.steps(loader):

@@ -37,5 +37,6 @@ for _epoch in run.epochs(12):
         with torch.no_grad():
             for mean, new in zip(teacher.parameters(), model.parameters(), strict=True):
                 mean.lerp_(new, 0.05)
-        run.state.center = torch.lerp(run.state.center, run.lane_sum(made) / step.num_samples, 0.1)
+        shift = run.lane_sum(made) / step.num_samples
+        run.state.center = torch.lerp(run.state.center, shift, 0.1)
         run.log(loss=step.loss)

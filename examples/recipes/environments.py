@@ -49,7 +49,8 @@ def episode(policy, number):
 run = samebits.init(seed=0, lanes=4, threads=1)
 policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
-loader = DataLoader(range(ENVIRONMENTS), batch_size=ENVIRONMENTS)  # a sample is the number of an environment
+# A sample is the number of an environment.
+loader = DataLoader(range(ENVIRONMENTS), batch_size=ENVIRONMENTS)
 policy, optimizer, loader = run.prepare(policy, optimizer, loader)
 
 for _update in run.epochs(24):

@@ -34,7 +34,8 @@ def grown(old, classes):
 
 
 for epoch in run.epochs(6):
-    if epoch >= 2 and model.head.out_features == 5:  # not `epoch == 2`: a resumed start comes here too
+    # Not `epoch == 2`: a resumed start comes here too.
+    if epoch >= 2 and model.head.out_features == 5:
         model.head = run.prepare(grown(model.head, 10))
         model.backbone.requires_grad_(True)
         optimizer = run.prepare(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))

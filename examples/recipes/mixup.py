@@ -27,7 +27,8 @@ class Mixup(Dataset):
 
     def __getitem__(self, index):
         partner, part = int(torch.randint(len(self), ())), self.part.sample()
-        return tuple(torch.lerp(each[partner], each[index], part) for each in (self.images, self.labels))
+        both = self.images, self.labels
+        return tuple(torch.lerp(each[partner], each[index], part) for each in both)
 
 
 run = samebits.init(seed=0, lanes=4, threads=1)

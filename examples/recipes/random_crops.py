@@ -16,7 +16,10 @@ LENGTH, STEPS, BATCH = 16, 60, 32
 
 
 class Crops(Dataset):
-    """`get_batch` drew BATCH places at once; here each sample draws its own. Length: what the training takes."""
+    """`get_batch` drew BATCH places at once; here each sample draws its own.
+
+    Length: what the training takes.
+    """
 
     def __init__(self, text):
         self.text = text

@@ -47,7 +47,8 @@ for _epoch in run.epochs(15):
             others = drawn.flatten(0, 1)
             with torch.no_grad():
                 sure, guess = model(others).softmax(1).max(1)
-            unsupervised = F.cross_entropy(model(strong(others)), guess, reduction="none") * (sure > 0.9)
+            each = F.cross_entropy(model(strong(others)), guess, reduction="none")
+            unsupervised = each * (sure > 0.9)
             run.backward(F.cross_entropy(model(x), y) + unsupervised.mean())
         optimizer.step()
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""samebits: run a PyTorch script on every device you have; the result does not depend on how many took part.
+"""PyTorch, any number of processes, even if some of them die: the same weights, to the last bit.
 
 How to read this package: the first folder says the process.
 

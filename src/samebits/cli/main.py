@@ -97,7 +97,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     cls=LazyGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train on any number of devices and get the same bits.",
+    help="PyTorch, any number of processes, even if some of them die: the same weights, to the last bit.",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."

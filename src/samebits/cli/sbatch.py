@@ -253,7 +253,7 @@ class JobScript:
         options = [
             f"job-name={self.name}",
             f"nodes={self.nodes}",
-            "ntasks-per-node=1" + "              # one `samebits run` per node; it starts the ranks there",
+            "ntasks-per-node=1" + "              # one `samebits run` per node; it starts the ranks",
             f"cpus-per-task={self.cores}" if self.cores else "exclusive",
             f"time={self.time}" if self.time else "",
             f"partition={self.partition}" if self.partition else "",
@@ -281,7 +281,7 @@ class JobScript:
             *lines,
             "code=$?",
             "",
-            f"# {STOPPED}: stopped by USR1, with a state. The same job resumes from it when its turn comes again.",
+            f"# {STOPPED}: stopped by USR1, with a state. The same job resumes from it when its turn comes.",
             f'if [ "$code" -eq {STOPPED} ]; then',
             '  scontrol requeue "$SLURM_JOB_ID"',
             "fi",

@@ -15,7 +15,7 @@ from tests.support.command_line import Answers, answers
 WHOLE = """#!/bin/bash
 #SBATCH --job-name=exp1
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1              # one `samebits run` per node; it starts the ranks there
+#SBATCH --ntasks-per-node=1              # one `samebits run` per node; it starts the ranks
 #SBATCH --cpus-per-task=8
 #SBATCH --time=1-00:00:00
 #SBATCH --partition=gpu
@@ -30,7 +30,7 @@ srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
   train.py --lr 0.1 'a b'
 code=$?
 
-# 138: stopped by USR1, with a state. The same job resumes from it when its turn comes again.
+# 138: stopped by USR1, with a state. The same job resumes from it when its turn comes.
 if [ "$code" -eq 138 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

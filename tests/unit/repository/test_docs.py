@@ -157,6 +157,22 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+def test_lines_of_code_are_at_most_92_characters_long() -> None:
+    cells = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())["cells"]
+    shown = {page: "".join(f"{block[0]}\n" for block in BLOCK.finditer(page.read_text())) for page in PAGES}
+    shown[ROOT / "examples" / "notebook.ipynb"] = "".join(
+        "".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code"
+    )
+    assert sum(map(len, shown.values())) > 50_000
+    wide = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page, text in shown.items()
+        for line in text.splitlines()
+        if len(line) > 92
+    ]
+    assert wide == [], "a page of the site shows 92 characters beside each other: break these lines"
+
+
 def test_examples_and_pictures_that_pages_name_exist() -> None:
     for page in PAGES:
         named = set(re.findall(r"\b(?:examples|docs)/[\w/.-]+\.(?:py|md|png)", page.read_text()))

@@ -44,6 +44,31 @@ def test_workflows_run_targets_of_the_makefile_with_the_rights_that_they_name(pa
     assert "secrets." not in text
 
 
+NOT_LOOKED_UP = {"pypa/gh-action-pypi-publish@release/v1"}
+"""Their newest commit could not be looked up: whoever can replaces the branch by it."""
+
+
+def test_actions_of_others_are_pinned_by_commit_with_their_version_or_named_as_not_looked_up() -> None:
+    files = [path for path in (ROOT / ".github").rglob("*.yml") if path.parent.name != "ISSUE_TEMPLATE"]
+    used = [(path, line) for path in files for line in re.findall(r"\buses: (.*)", path.read_text())]
+    assert len(used) > 15
+    pinned = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+    loose = {line.partition(" ")[0] for path, line in used if not (pinned.fullmatch(line) or line.startswith("./"))}
+    assert loose == NOT_LOOKED_UP
+    commits = {
+        line.partition("@")[0]: {other for _, other in used if other.startswith(line.partition("@")[0] + "@")}
+        for _, line in used
+    }
+    assert [name for name, versions in commits.items() if len(versions) != 1] == [], "one version of each everywhere"
+
+
+def test_a_workflow_that_never_ran_says_so_at_its_top_and_no_page_names_it() -> None:
+    path = ROOT / ".github" / "workflows" / "elsewhere.yml"
+    assert path.read_text().startswith("# Never run: ")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if path.name in page.read_text()] == []
+
+
 ACTION = ROOT / ".github" / "actions" / "verify" / "action.yml"
 
 

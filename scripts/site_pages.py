@@ -36,6 +36,9 @@ OUTSIDE = {
 """Pages outside docs/: where they are in the repository, and on the site."""
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?P<label>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\s]+)\)")
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*<img src="([^"]+)" alt="([^"]+)">\s*</picture>'
+)
 BEFORE_LIST = re.compile(r"^(?! *([-*]|\d+\.) |\s|$)(.+)\n(?=([-*]|1\.) )", re.MULTILINE)
 BOOSTS = {"guide/": 8, "quickstart": 4, "findings/": 4, "design/": 0.2, "benchmarks/": 0.2, "changelog": 0.2}
 """How much a hit counts in the search, by how the page's path begins: guide pages come first."""
@@ -70,6 +73,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if here == "index.md":
         page.meta["hide"] = ["navigation", "toc"]  # the landing page
     text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
+    # A page has a switch for dark colours, so the theme decides, not the browser.
+    text = PICTURE.sub(r"![\3](\2#only-light)![\3](\1#only-dark)", text)
     return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
 
 

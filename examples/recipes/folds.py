@@ -37,6 +37,7 @@ for fold, (train, test) in enumerate(KFold(FOLDS, shuffle=True, random_state=0).
         with torch.no_grad():
             for x, y in test_loader:
                 tally.add(accuracy=(model(x).argmax(1) == y).float())
-        run.state.scores = {**run.state.scores, fold: tally.mean()["accuracy"]}  # the last epoch's stays
+        # The last epoch's stays.
+        run.state.scores = {**run.state.scores, fold: tally.mean()["accuracy"]}
 
 run.log(accuracy=sum(run.state.scores.values()) / FOLDS)

@@ -63,13 +63,15 @@ for _moment in run.epochs(MOMENTS):
             right = torch.where(by_chance, torch.randint(2, (len(now),)), best)
             rows, poles.value = played(now, right.float())
             made.append(rows)
-            run.backward(loss_of(run.state.rows[torch.randint(len(run.state.rows), (DRAWN,))]))
+            drawn = torch.randint(len(run.state.rows), (DRAWN,))
+            run.backward(loss_of(run.state.rows[drawn]))
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
             for mean, new in zip(target.parameters(), policy.parameters(), strict=True):
                 mean.lerp_(new, 0.1)
-        run.state.rows = torch.cat([run.state.rows, run.lane_cat(made)])[-ROWS:]  # what all lanes saw
+        # What all lanes saw.
+        run.state.rows = torch.cat([run.state.rows, run.lane_cat(made)])[-ROWS:]
 
 fallen = float(run.state.rows[-100 * ENVIRONMENTS :, -1].sum())
 run.log(stood=100 * ENVIRONMENTS / max(fallen, 1.0))  # moments for each fall, of the last 100

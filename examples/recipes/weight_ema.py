@@ -19,13 +19,14 @@ train_set, test_set = TensorDataset(images[:1400], labels[:1400]), TensorDataset
 
 @torch.no_grad()
 def evaluate(model, loader, max_batches=None):
-    """Mean loss and accuracy over the loader's samples, or over its first batches: the same on any number of ranks."""
+    """Mean loss and accuracy, over the first batches where wanted; equal on all ranks."""
     was_training = model.training
     model.eval()
     tally = run.tally()
     for x, y in loader if max_batches is None else loader.first(max_batches):
         scores = model(x)
-        tally.add(loss=F.cross_entropy(scores, y, reduction="none"), accuracy=(scores.argmax(1) == y).float())
+        losses = F.cross_entropy(scores, y, reduction="none")
+        tally.add(loss=losses, accuracy=(scores.argmax(1) == y).float())
     model.train(was_training)
     return tally.mean()
 

@@ -47,7 +47,7 @@ def steps_in(record: Path) -> int:
 def test_the_minute_of_the_readme_is_true(tmp_path: Path) -> None:
     (run, nothing), *audits = minute()
     assert (run[0], nothing, [words[0] for words, _ in audits]) == ("run", [], ["audit", "audit"])
-    place, until = tmp_path / "samebits-runs" / "exp1", time.monotonic() + PATIENCE_S
+    place, until = tmp_path / "samebits-runs" / "r1", time.monotonic() + PATIENCE_S
     with subprocess.Popen(command(run), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         for step, rank in KILLS:
             while steps_in(place / "record.jsonl") < step and started.poll() is None and time.monotonic() < until:

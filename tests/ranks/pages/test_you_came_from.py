@@ -1,6 +1,6 @@
 """The page "You came from": each trouble is shown by plain torch, and ended by the command behind it, as the page prints both.
 
-A block of the page has a command and lines that it prints, in their order; others may come between. `...` stands for anything.
+A block of the page has commands and lines that they print, in their order; others may come between. `...` stands for anything.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ ENDS_WITH_1 = "nobody_named.py"
 
 
 def sections() -> dict[str, list[tuple[str, list[str]]]]:
-    """Each section's commands, with the lines that they print."""
+    """What each section runs, of one command or two, with the lines that it prints."""
     _, *parts = PAGE.read_text().split("\n## ")
     found = {}
     for part in parts:
-        blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
-        found[part.partition("\n")[0]] = [(command, shown.splitlines()) for command, shown in blocks]
+        blocks = re.findall(r"^```console\n((?:\$ (?:[^\n]*\\\n)*[^\n]*\n)+)(.*?)^```", part, re.MULTILINE | re.DOTALL)
+        found[part.partition("\n")[0]] = [
+            (re.sub(r"^\$ ", "", commands, flags=re.MULTILINE).strip(), shown.splitlines())
+            for commands, shown in blocks
+        ]
     return found
 
 
 def printed_by(command: str, place: Path) -> tuple[int, list[str]]:
-    """The exit code of a command in a folder that has the examples, and all lines that it printed."""
+    """The exit code of the last command in a folder that has the examples, and all lines that were printed."""
     (place / "examples").symlink_to(ROOT / "examples")
-    if command.startswith("samebits run ") and ";" not in command:
+    if command.startswith("samebits run ") and "\n" not in command:
         ended = start(place, *shlex.split(command)[2:]).finish()
         return ended.code, (ended.out + ended.err).splitlines()
     binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

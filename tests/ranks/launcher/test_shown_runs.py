@@ -79,7 +79,7 @@ def test_a_killed_run_shows_every_value_once_and_what_happened(tmp_path: Path, d
     assert any("bucket 0, first" in name for name in names), "what the rank waited for"
 
     wanted = sorted([*[(step, "before") for step in range(1, 13)], *[(step, "loss") for step in range(1, 13)]])
-    read = EventAccumulator(str(ended.folder / "tensorboard")).Reload()
+    read = EventAccumulator(str(ended.folder)).Reload()
     assert [event.step for event in read.Scalars("loss")] == list(range(1, 13))
     assert [event.step for event in read.Scalars("before")] == list(range(1, 13))
     assert [event.step for event in read.Scalars("epoch_loss")] == [6, 12]

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from samebits.errors import UsageError
 from samebits.launcher.watch.view import View
+from samebits.machine.growing_file import MOST_BYTES
 from samebits.protocol.events import Kind, add_event, events_in, executed_steps
 from samebits.protocol.run_folder import RunFolder
-from samebits.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
+from samebits.show.curves import Curve, CurveReader, first_difference
 from samebits.show.report import compare, embedded, page, slower
 from samebits.show.screen import AXIS, braille, screen_of
 from samebits.show.server import LivePage
@@ -64,7 +65,7 @@ def test_executed_steps_count_those_that_were_executed_again(folder):
 
 @given(st.lists(st.floats(), max_size=300), st.integers(2, 50))
 def test_a_thinned_curve_is_short_ordered_and_keeps_its_extremes(values, most):
-    steps, shown = thinned(range(len(values)), values, most)
+    steps, shown = Curve(list(range(len(values))), values, sum(map(math.isnan, values)) + 1).thinned(most)
     known = [value for value in values if math.isfinite(value)]
     assert len(steps) == len(shown) <= most
     assert steps == sorted(set(steps))
@@ -79,7 +80,7 @@ def test_metrics_that_are_too_many_are_read_evenly_and_the_page_says_so(folder):
         file.truncate(MOST_BYTES + len(line))
         file.seek(MOST_BYTES)
         file.write(line)
-    assert not curves_in(folder.metrics).is_whole
+    assert not CurveReader(folder.metrics).read().is_whole
     assert not story_of(read_record(folder))["is_whole"]
 
 

@@ -76,7 +76,7 @@ def _serve(path: Path, port: int, *, browser: bool) -> None:
     from samebits.show.server import LivePage
 
     with LivePage(LiveRun(path).state, port=port) as page:
-        for line in show_in_browser(page, runs_folder(os.environ), wanted=browser):
+        for line in show_in_browser(page, path.parent, wanted=browser):
             click.echo(line)
         try:
             threading.Event().wait()

@@ -36,7 +36,7 @@ HOST = "127.0.0.1"
 PATIENCE_S = 30.0
 """How long a connection may last that has not shown the token, or not again."""
 MOST_CONNECTIONS = 64
-"""More are closed at once: anybody on this machine can open some."""
+"""With more the one that is late first is closed: anybody on this machine can open some."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
@@ -102,7 +102,7 @@ class _Server(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - their names are the library's
         if len(self.until_s) >= MOST_CONNECTIONS:
-            return False
+            self._end(min(self.until_s.copy().items(), key=lambda one: one[1])[0])
         self.until_s[request] = time.monotonic() + PATIENCE_S
         return True
 
@@ -111,11 +111,17 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called twice a second: end what is late. Its thread reads the end of what was sent."""
+        """Called twice a second: end what is late."""
         now = time.monotonic()
-        for request in [one for one, until_s in self.until_s.copy().items() if now > until_s]:
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
+        for request, until_s in self.until_s.copy().items():
+            if now > until_s:
+                self._end(request)
+
+    def _end(self, request: Any) -> None:
+        """The connection's thread finds that nothing more comes."""
+        self.until_s.pop(request, None)
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser has gone; anything else is an error of ours."""

@@ -64,12 +64,10 @@ def instants(events: Iterable[Event], parts: Sequence[dict[str, Any]]) -> Iterat
     for event in of_kind(events, Kind.KILL, Kind.RESTART) if offsets else ():
         if (at := event.time_s * 1e9 - offsets[-1]) <= last:
             rank = event.fields.get("rank")
+            rank = rank if type(rank) is int else 0
             name = f"rank {rank} killed" if event.kind is Kind.KILL else "restart"
             told = {"step": event.step} | ({"said": visible(event.said)} if event.said else {})
-            yield {"ph": "i", "s": "g", "pid": rank if type(rank) is int else 0, "tid": 0, "ts": at / 1e3} | {
-                "name": name,
-                "args": told,
-            }
+            yield {"ph": "i", "s": "g", "pid": rank, "tid": 0, "name": name, "ts": at / 1e3, "args": told}
 
 
 def _event(rank: int, track: int, name: str, begin: float, end: float) -> dict[str, Any]:

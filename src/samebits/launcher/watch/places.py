@@ -152,7 +152,7 @@ def _plan(path: Path) -> dict[str, Any]:
         with open_regular(path, follow=False):
             if size <= MOST_BYTES:
                 return read_json(path)
-        problem = f"it has {size / 2**20:,.0f} MiB"
+        problem = f"it has {size / 2**20:,.0f} MiB, more than any plan has"
     except FileNotFoundError:
         return {}
     except OSError as error:

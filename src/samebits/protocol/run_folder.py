@@ -26,8 +26,8 @@ RUNS_VARIABLE = "SAMEBITS_RUNS"
 """The variable that names another one, for `samebits.init` and all commands; --log-dir beats it."""
 MOST_BYTES = 64 << 20
 """How much of a file with one JSON object is read."""
-TOGETHER = 256
-"""So many lines of JSON are read at once."""
+TOGETHER = 1 << 15
+"""Lines of JSON that have at least so many bytes are read at once."""
 STATES = "states"
 """In the folder of a run that saves by itself: the states of all its starts."""
 
@@ -259,9 +259,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def objects_in(data: bytes) -> Iterator[dict[str, Any]]:
     """The JSON objects of lines; what is none is left out."""
-    lines = data.split(b"\n")
-    for begin in range(0, len(lines), TOGETHER):
-        some = [line for line in lines[begin : begin + TOGETHER] if line]
+    end = 0
+    while end < len(data):
+        begin, end = end, data.find(b"\n", end + TOGETHER) + 1 or len(data)
+        some = [line for line in data[begin:end].split(b"\n") if line]
         try:
             # Together they are read in less than half of the time.
             entries = json.loads(b"[%b]" % b",".join(some))

@@ -35,7 +35,7 @@ def demo(ranks: int, auto: bool, browser: bool, port: int) -> None:
 
     shown = Demo(ranks, runs_folder(os.environ), auto=auto)
     with LivePage(shown.state, shown.kill, port) as page:
-        for line in show_in_browser(page.url, page.number, wanted=browser and not auto):
+        for line in show_in_browser(page, runs_folder(os.environ), wanted=browser and not auto):
             click.echo(line, err=True)
         same = shown.run(Terminal(os.environ), lambda line: click.echo(line, err=True))
         if page.num_requests:

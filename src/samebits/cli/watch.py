@@ -41,7 +41,7 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
     from samebits.launcher.watch.table import show_table, table_of, total_of
     from samebits.launcher.watch.view import Viewer
     from samebits.show.screen import screen_of
-    from samebits.show.story import read_record
+    from samebits.show.story import RecordReader
 
     found = run_at(run, runs_folder(os.environ))
     if web:
@@ -57,12 +57,12 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
         console.print(total_of(view), soft_wrap=True, markup=False)
         show_table(table_of(view), console)
         return
+    reader = RecordReader(found.folder)
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:
                 view = viewer.look()
-                record = read_record(found.folder)
-                live.update(screen_of(record, view, console.height - HEADER_ROWS, console.width), refresh=True)
+                live.update(screen_of(reader.read(), view, console.height - HEADER_ROWS, console.width), refresh=True)
                 if view.is_over:
                     break
                 time.sleep(EVERY_S)
@@ -76,7 +76,7 @@ def _serve(path: Path, port: int, *, browser: bool) -> None:
     from samebits.show.server import LivePage
 
     with LivePage(LiveRun(path).state, port=port) as page:
-        for line in show_in_browser(page.url, page.number, wanted=browser):
+        for line in show_in_browser(page, path.parent, wanted=browser):
             click.echo(line)
         try:
             threading.Event().wait()

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
+import math
 import secrets
+import shlex
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from samebits.errors import UsageError
 from samebits.launcher.request import LaunchRequest
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
-from samebits.machine.regular_file import open_regular
+from samebits.machine.growing_file import GrowingFile
+from samebits.protocol.events import Event, EventReader, Kind, finite
 from samebits.protocol.metric_lines import Delivered, decoded, values_of
 from samebits.protocol.run_folder import RunFolder, read_json, write_private
 
@@ -51,8 +52,8 @@ class Tracker(ABC):
         """Take what was logged at a step."""
 
     @abstractmethod
-    def note_parent(self, text: str) -> None:
-        """Show from which run this one was branched: `exp1, after step 1200`. Called once, if at all."""
+    def note(self, tag: str, step: int, time_s: float, text: str) -> None:
+        """Show a sentence: from which run this one was branched; that a rank was killed."""
 
     @abstractmethod
     def finish(self, exit_code: int) -> None:
@@ -60,7 +61,7 @@ class Tracker(ABC):
 
 
 class TensorBoard(Tracker):
-    """Event files, written by TensorBoard's own writer."""
+    """Event files, written by TensorBoard's own writer, which calls a run by the folder that they are in."""
 
     def __init__(self, folder: Path) -> None:
         self._event = import_module("tensorboard.compat.proto.event_pb2").Event
@@ -72,17 +73,17 @@ class TensorBoard(Tracker):
         parts = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._writer.add_event(self._event(wall_time=time_s, step=step, summary=self._summary(value=parts)))
 
-    def note_parent(self, text: str) -> None:
+    def note(self, tag: str, step: int, time_s: float, text: str) -> None:
         """As a text of TensorBoard's text plugin."""
         tensors, kinds = (
             import_module("tensorboard.compat.proto.tensor_pb2"),
             import_module("tensorboard.compat.proto.types_pb2"),
         )
         about = import_module("tensorboard.compat.proto.summary_pb2").SummaryMetadata
-        tensor = tensors.TensorProto(dtype=kinds.DT_STRING, string_val=[f"branched from {text}".encode()])
+        tensor = tensors.TensorProto(dtype=kinds.DT_STRING, string_val=[text.encode()])
         how = about(plugin_data=about.PluginData(plugin_name="text"))
-        value = self._summary.Value(tag="parent/text_summary", tensor=tensor, metadata=how)
-        self._writer.add_event(self._event(wall_time=time.time(), step=0, summary=self._summary(value=[value])))
+        value = self._summary.Value(tag=f"{tag}/text_summary", tensor=tensor, metadata=how)
+        self._writer.add_event(self._event(wall_time=time_s, step=step, summary=self._summary(value=[value])))
 
     def finish(self, exit_code: int) -> None:  # noqa: ARG002 - event files do not say how a run ended
         self._writer.close()
@@ -100,8 +101,8 @@ class WandB(Tracker):
     def log(self, step: int, time_s: float, values: dict[str, float]) -> None:  # noqa: ARG002 - wandb has its own clock
         self._run.log({**values, "step": step})
 
-    def note_parent(self, text: str) -> None:
-        """Nothing more: it is in the run's config."""
+    def note(self, tag: str, step: int, time_s: float, text: str) -> None:
+        """Nothing more: the parent is in the run's config, and wandb has no texts by step."""
 
     def finish(self, exit_code: int) -> None:
         self._run.finish(exit_code=exit_code)
@@ -116,33 +117,18 @@ def check_trackers(names: Sequence[str]) -> None:
             raise UsageError(f"--track {name} needs {name}, which is not installed.", f"Install it: pip install {name}")
 
 
-@dataclass
-class MetricLines:
-    """The lines of a `metrics.jsonl` that grows, and that ranks which resume cut off and write again.
-
-    Args:
-        path: the file.
-    """
-
-    path: Path
-    _inode: int = 0
-    _offset: int = 0
-
-    def new(self) -> tuple[list[dict[str, Any]], bool]:
-        """The lines since the last call; all of them where the file was written again, and whether it was."""
-        again = False
-        with suppress(OSError), open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            # Ranks that resume replace the file by one without the lines of steps that are trained again.
-            if status.st_ino != self._inode or status.st_size < self._offset:
-                again, self._inode, self._offset = bool(self._inode), status.st_ino, 0
-            file.seek(self._offset)
-            data = file.read()
-            # The last line may be half written.
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            return [entry for line in whole.splitlines() if (entry := decoded(line)) is not None], again
-        return [], False
+def pass_on(event: Event, tracker: Tracker) -> None:
+    """Show what the launcher saw: speed, where the time goes, the memory of all ranks; and kills as texts."""
+    if event.kind is Kind.PACE:
+        numbers = {name: event.number(name) for name in ("samples_per_s", "step_ms")}
+        shares, memory = event.fields.get("shares"), event.fields.get("memory")
+        numbers |= {f"time_{part}": finite(share) for part, share in shares.items()} if isinstance(shares, dict) else {}
+        numbers |= {"memory_mib": sum(map(finite, memory)) / 2**20} if isinstance(memory, list) else {}
+        known = {f"samebits/{name}": number for name, number in numbers.items() if math.isfinite(number)}
+        tracker.log(event.step, event.time_s, known)
+    elif event.kind in {Kind.KILL, Kind.RESTART}:
+        said = event.said or f"rank {event.fields.get('rank')} was killed by {event.fields.get('signal')}"
+        tracker.note(f"samebits/{event.kind}", event.step, event.time_s, said)
 
 
 class Tracking:
@@ -150,7 +136,7 @@ class Tracking:
 
     Args:
         names: the trackers.
-        metrics: the run's `metrics.jsonl`.
+        folder: the run's.
         memory: the folder that the next start of the same run has too.
         name: the run's, for people.
         config: what the tracker shows as the run's settings.
@@ -160,14 +146,16 @@ class Tracking:
     def __init__(
         self,
         names: Sequence[str],
-        metrics: Path,
+        folder: RunFolder,
         *,
         memory: Path,
         name: str,
         config: dict[str, Any],
         say: Callable[[str], None],
     ) -> None:
-        self._names, self._lines, self._memory = tuple(names), MetricLines(metrics), memory / MEMORY
+        self._names, self._memory = tuple(names), memory / MEMORY
+        self._lines, self._events = GrowingFile(folder.metrics), EventReader(folder.events)
+        self._num_events = 0
         self._name, self._config, self._say = name, config, say
         self._end, self._exit_code = threading.Event(), 0
         self._thread = threading.Thread(target=self._work, name="samebits-tracker", daemon=True)
@@ -207,17 +195,24 @@ class Tracking:
         # Before the tracker learns the id: a start that is killed in between resumes the same run there.
         self._remember(name, run_id, delivered)
         folder = self._memory.parent
-        tracker = (
-            TensorBoard(folder / "tensorboard")
-            if name == "tensorboard"
-            else WandB(run_id, self._name, folder, self._config)
-        )
+        tracker = TensorBoard(folder) if name == "tensorboard" else WandB(run_id, self._name, folder, self._config)
         if not known and PARENT in self._config:
-            tracker.note_parent(self._config[PARENT])
+            tracker.note("parent", 0, time.time(), f"branched from {self._config[PARENT]}")
         return tracker, delivered, run_id
 
     def _pass_on(self, trackers: dict[str, tuple[Tracker, Delivered, str]]) -> None:
-        lines, again = self._lines.new()
+        piece, again = self._lines.new()
+        lines: list[dict[str, Any]] = []
+        while piece:
+            lines += [line for line in map(decoded, piece.splitlines()) if line is not None]
+            piece, is_anew = self._lines.new()
+            # Ranks that resume write the file again, without the lines of steps that are trained again.
+            lines, again = [] if is_anew else lines, again or is_anew
+        events = self._events.read()
+        for event in events[self._num_events :]:
+            for tracker, _, _ in trackers.values():
+                pass_on(event, tracker)
+        self._num_events = len(events)
         for name, (tracker, delivered, run_id) in trackers.items():
             if again:
                 delivered.starts_again()
@@ -246,10 +241,10 @@ def start_tracking(request: LaunchRequest, console: Console) -> Tracking | None:
     config |= {PARENT: course.parent.text} if course.parent is not None else {}
     config |= {"skipped_steps": str(course.skipped)} if course.skipped else {}
     if "tensorboard" in request.output.trackers:
-        console.line(Line("track", f"tensorboard --logdir {memory / 'tensorboard'}"))
+        console.line(Line("track", f"tensorboard --logdir {shlex.quote(str(memory.parent))}"))
     return Tracking(
         request.output.trackers,
-        folder.metrics,
+        folder,
         memory=memory,
         name=request.output.run_folder.name,
         config=config,

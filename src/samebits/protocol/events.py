@@ -15,7 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from samebits.protocol.run_folder import add_line, read_lines
+from samebits.machine.growing_file import GrowingFile
+from samebits.protocol.run_folder import add_line, objects_in
 
 SCHEMA = 1
 """Of `events.jsonl` and `summary.json`; it rises when a field changes its meaning or goes."""
@@ -92,9 +93,24 @@ def add_event(path: Path, kind: Kind, step: int, /, *, time_s: float | None = No
     add_line(path, {"event": kind, "time": round(time.time() if time_s is None else time_s, 3), "step": step, **fields})
 
 
+class EventReader:
+    """Reads the events of a run's file again and again; it may be half written or hostile, and what is none is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._events = GrowingFile(path), list[Event]()
+
+    def read(self) -> list[Event]:
+        """All of them."""
+        lines, is_anew = self._file.new()
+        if is_anew:
+            self._events.clear()
+        self._events += [event for line in objects_in(lines) if (event := _decoded(line)) is not None]
+        return list(self._events)
+
+
 def events_in(path: Path) -> list[Event]:
-    """The events of a run's file, which may be half written or hostile; what is none is left out."""
-    return [event for line in read_lines(path) if (event := _decoded(line)) is not None]
+    """The events of a run's file, at one look."""
+    return EventReader(path).read()
 
 
 def _decoded(line: dict[str, Any]) -> Event | None:

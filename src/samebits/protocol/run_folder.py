@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ RUNS_VARIABLE = "SAMEBITS_RUNS"
 """The variable that names another one, for `samebits.init` and all commands; --log-dir beats it."""
 MOST_BYTES = 64 << 20
 """How much of a file with one JSON object is read."""
+TOGETHER = 1 << 15
+"""Lines of JSON that have at least so many bytes are read at once."""
 STATES = "states"
 """In the folder of a run that saves by itself: the states of all its starts."""
 
@@ -139,7 +141,7 @@ class RunFolder:
 
     @property
     def traces(self) -> Path:
-        """What the ranks recorded for `--trace`, a file (JSON) for each."""
+        """What the ranks recorded for `--trace`, a file (JSON) for each start of each."""
         return self.path / "traces"
 
     @property
@@ -181,9 +183,9 @@ class RunFolder:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a run's folder, which may be half written or hostile; empty when there is none."""
+    """A JSON object of a run's folder, which may be half written or hostile; empty when there is none, or a link."""
     with suppress(OSError, ValueError, RecursionError):
-        entry = json.loads(read_regular(path, most_bytes=MOST_BYTES))
+        entry = json.loads(read_regular(path, follow=False, most_bytes=MOST_BYTES))
         return entry if isinstance(entry, dict) else {}
     return {}
 
@@ -249,12 +251,27 @@ def add_line(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file with one in each line; half a line at the end is left out."""
-    found = []
+    """The JSON objects of a file with one in each line; half a line at the end is left out, and a link has none."""
     with suppress(OSError):
-        for line in read_regular(path, most_bytes=MOST_BYTES).decode(errors="replace").splitlines():
-            with suppress(ValueError, RecursionError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    found.append(entry)
-    return found
+        return list(objects_in(read_regular(path, follow=False, most_bytes=MOST_BYTES)))
+    return []
+
+
+def objects_in(data: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects of lines; what is none is left out."""
+    end = 0
+    while end < len(data):
+        begin, end = end, data.find(b"\n", end + TOGETHER) + 1 or len(data)
+        some = [line for line in data[begin:end].split(b"\n") if line]
+        try:
+            # Together they are read in less than half of the time.
+            entries = json.loads(b"[%b]" % b",".join(some))
+        except (ValueError, RecursionError):
+            entries = map(_value, some)
+        yield from (entry for entry in entries if isinstance(entry, dict))
+
+
+def _value(line: bytes) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(line.decode(errors="replace"))
+    return None

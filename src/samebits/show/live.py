@@ -1,4 +1,4 @@
-"""What the live page shows of a run: its story, its ranks, and whether it is over. Read anew for each request."""
+"""What the live page shows of a run: its story, its ranks, and whether it is over. Each request reads on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.launcher.watch.places import run_at
 from samebits.launcher.watch.view import Viewer
+from samebits.machine.held_folder import TemporaryFolder
 from samebits.machine.visible import visible
-from samebits.protocol.run_folder import RunFolder
-from samebits.show.story import Record, read_record, story_of
+from samebits.protocol.run_folder import RunFolder, write_private
+from samebits.show.server import LivePage
+from samebits.show.story import Record, RecordReader, story_of
 
 
 @dataclass
@@ -28,13 +30,17 @@ class LiveRun:
     """
 
     path: Path
+    _reader: RecordReader = field(init=False)
     _viewer: Viewer | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._reader = RecordReader(RunFolder(self.path))
 
     def state(self) -> dict[str, Any]:
         """What the page shows now."""
         with self._lock:
-            record = read_record(RunFolder(self.path))
+            record = self._reader.read()
             rows, is_over = self.ranks()
             if record.is_elsewhere:
                 rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
@@ -66,7 +72,8 @@ class LiveRun:
     @property
     def record(self) -> Record:
         """All that the run has left so far."""
-        return read_record(RunFolder(self.path))
+        with self._lock:
+            return self._reader.read()
 
     @property
     def step(self) -> int:
@@ -75,27 +82,37 @@ class LiveRun:
         return max((row["step"] for row in rows), default=0)
 
 
-def show_in_browser(url: str, port: int, *, wanted: bool) -> list[str]:
-    """Open a page in a browser here; otherwise print how to.
+def show_in_browser(page: LivePage, near: Path, *, wanted: bool) -> list[str]:
+    """Open a page in a browser here, where there is one.
 
     Args:
-        url: the page's.
-        port: its port.
+        page: it.
+        near: a folder for the file that leads to it, unless it cannot be written: a browser that was installed as a snap
+            reads no temporary files.
         wanted: whether a browser may be opened.
 
     Returns:
         Lines to print.
     """
-    if wanted and not os.environ.get("SSH_CONNECTION") and (_has_display() or sys.platform == "darwin"):
+    lines, over_ssh = [f"page      {page.url}"], bool(os.environ.get("SSH_CONNECTION"))
+    if over_ssh:
+        forward = f"ssh -L {page.number}:127.0.0.1:{page.number} THIS_HOST"
+        lines.append(f"          from your own machine: {forward}, then open that address")
+    elif wanted and (_has_display() or sys.platform == "darwin"):
         with suppress(webbrowser.Error, OSError):
-            if webbrowser.open(url):
-                return [f"page      {url}"]
-    lines = [f"page      {url}"]
-    if os.environ.get("SSH_CONNECTION"):
-        lines.append(
-            f"          from your own machine: ssh -L {port}:127.0.0.1:{port} THIS_HOST, then open that address"
-        )
+            webbrowser.open(_leading_to(page, near).as_uri())
     return lines
+
+
+def _leading_to(page: LivePage, near: Path) -> Path:
+    """A file that leads a browser to the page: the command line of a browser is seen by all users of the machine."""
+    parent = near if os.access(near, os.W_OK) else None
+    folder = page.ends.enter_context(TemporaryFolder("samebits-page-", parent))
+    file = folder / "page.html"
+    write_private(
+        file, f'<!doctype html><meta http-equiv="refresh" content="0; url={page.url}"><title>samebits</title>\n'
+    )
+    return file
 
 
 def _has_display() -> bool:

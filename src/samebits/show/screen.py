@@ -23,6 +23,7 @@ STYLES = {
 CURVE_ROWS, LEAST_ROWS = 6, 20
 """How high the curve is, and on how high a terminal there is one."""
 NUM_EVENTS = 4
+MOST_VALUES = 2000
 AXIS = 11
 """Columns left of the curve."""
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -77,8 +78,11 @@ def _head(record: Record) -> Text:
 
 
 def _loss(record: Record) -> list[float]:
+    """Its finite values; of a long curve as many, evenly spread, as the widest terminal shows, the last one among them."""
     curve = record.curves.loss
     values = curve.values if curve is not None else [one.number("loss") for one in of_kind(record.events, Kind.PACE)]
+    if (size := len(values)) > MOST_VALUES:
+        values = [values[number * size // MOST_VALUES - 1] for number in range(1, MOST_VALUES + 1)]
     return [value for value in values if math.isfinite(value)]
 
 

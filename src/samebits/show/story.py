@@ -16,9 +16,9 @@ from samebits.launcher.diagnosis.spent import TIME_NAMES
 from samebits.launcher.watch.table import duration_text
 from samebits.machine.visible import visible
 from samebits.protocol.branch import Course
-from samebits.protocol.events import SCHEMA, Event, Kind, events_in, finite, of_kind
+from samebits.protocol.events import SCHEMA, Event, EventReader, Kind, finite, of_kind
 from samebits.protocol.run_folder import RunFolder, read_json
-from samebits.show.curves import Curves, curves_in, thinned
+from samebits.show.curves import CurveReader, Curves
 
 PARTS = tuple(TIME_NAMES.values())
 MOST_EVENTS = 500
@@ -80,16 +80,21 @@ class Record:
         return samples / seconds if seconds > 0 and samples > 0 else math.nan
 
 
+class RecordReader:
+    """Reads a run's folder again and again; it may be half written or hostile. Of long files only what is new."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._events, self._curves = folder, EventReader(folder.events), CurveReader(folder.metrics)
+
+    def read(self) -> Record:
+        """All that is there now."""
+        plan, summary, decided = map(read_json, (self._folder.plan, self._folder.summary, self._folder.decided))
+        return Record(self._folder, plan, summary, decided, self._events.read(), self._curves.read())
+
+
 def read_record(folder: RunFolder) -> Record:
-    """Read a run's folder, which may be half written or hostile."""
-    return Record(
-        folder,
-        read_json(folder.plan),
-        read_json(folder.summary),
-        read_json(folder.decided),
-        events_in(folder.events),
-        curves_in(folder.metrics),
-    )
+    """Read a run's folder, at one look."""
+    return RecordReader(folder).read()
 
 
 def story_of(record: Record) -> dict[str, Any]:
@@ -191,9 +196,8 @@ def curves_told(curves: Curves) -> list[dict[str, Any]]:
     ordered = sorted(curves.by_name.items(), key=lambda item: item[1] is not loss)
     told = []
     for name, curve in ordered:
-        steps, values = thinned(curve.steps, curve.values)
-        unfinite = sum(not math.isfinite(value) for value in curve.values)
-        told.append({"name": visible(name), "steps": steps, "values": values, "unfinite": unfinite})
+        steps, values = curve.thinned()
+        told.append({"name": visible(name), "steps": steps, "values": values, "unfinite": curve.num_unfinite})
     return told
 
 

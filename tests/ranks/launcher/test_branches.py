@@ -361,7 +361,7 @@ def test_the_report_and_the_tracker_know_the_parent(tmp_path):
     parent(tmp_path)
     ended = branch(tmp_path, "--track", "tensorboard", "--skip-steps", "6:6", source="exp1@4")
     assert ended.code == 0, ended.err
-    reader = event_accumulator.EventAccumulator(str(tmp_path / "samebits-runs/exp2/tensorboard"))
+    reader = event_accumulator.EventAccumulator(str(tmp_path / "samebits-runs/exp2"))
     reader.Reload()
     (text,) = reader.Tensors("parent/text_summary")
     assert text.tensor_proto.string_val == [b"branched from exp1, after step 4"]

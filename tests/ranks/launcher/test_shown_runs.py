@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,24 @@ def shown(place: Path, dies: int) -> Finished:
     return ended
 
 
+def is_nested(trace: list[dict[str, Any]]) -> bool:
+    """Whether of any two slices of a track one is inside the other, or behind it, to a nanosecond."""
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for one in trace:
+        if one["ph"] == "X":
+            begin = round(one["ts"] * 1e3)
+            tracks.setdefault((one["pid"], one["tid"]), []).append((begin, begin + round(one["dur"] * 1e3)))
+    for slices in tracks.values():
+        around: list[int] = []
+        for begin, end in sorted(slices, key=lambda one: (one[0], -one[1])):
+            while around and around[-1] <= begin + 1:
+                around.pop()
+            if around and end > around[-1] + 1:
+                return False
+            around.append(end)
+    return True
+
+
 @pytest.mark.parametrize("dies", [0, 1])
 def test_a_killed_run_shows_every_value_once_and_what_happened(tmp_path: Path, dies: int) -> None:
     pytest.importorskip("tensorboard")
@@ -77,12 +96,24 @@ def test_a_killed_run_shows_every_value_once_and_what_happened(tmp_path: Path, d
     names = {event["name"] for event in trace if event["ph"] == "X"}
     assert {"lane 0", "exchange", "optimizer"} <= names
     assert any("bucket 0, first" in name for name in names), "what the rank waited for"
+    steps = [(event["pid"], event["args"]["step"]) for event in trace if event.get("cat") == "step"]
+    # Either it was resumed from the beginning, or from a state; the first steps of both starts are there.
+    for rank in (0, 1):
+        mine = [step for pid, step in steps if pid == rank]
+        assert mine[:3] == [1, 2, 3]
+        assert len(mine) == 6
+    assert {event["args"]["samples"] for event in trace if event.get("cat") == "step"} == {2}
+    assert [event["name"] for event in trace if event["ph"] == "i"] == [f"rank {dies} killed", "restart"]
+    assert is_nested(trace)
 
     wanted = sorted([*[(step, "before") for step in range(1, 13)], *[(step, "loss") for step in range(1, 13)]])
-    read = EventAccumulator(str(ended.folder / "tensorboard")).Reload()
+    read = EventAccumulator(str(ended.folder)).Reload()
     assert [event.step for event in read.Scalars("loss")] == list(range(1, 13))
     assert [event.step for event in read.Scalars("before")] == list(range(1, 13))
     assert [event.step for event in read.Scalars("epoch_loss")] == [6, 12]
+    (killed,) = read.Tensors("samebits/kill/text_summary")
+    assert killed.tensor_proto.string_val[0].startswith(f"rank {dies} was killed".encode())
+    assert f"tensorboard --logdir {ended.folder.parent}" in ended.err.replace("samebits-runs", str(ended.folder.parent))
     kept = [line.split(" ", 1) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     given = [(int(step), values[3 : values.index("',")]) for step, values in kept]
     assert sorted(one for one in given if one[1] != "epoch_loss") == wanted

@@ -5,7 +5,12 @@ import io
 import json
 import math
 import re
-from contextlib import closing
+import socket
+import stat
+import struct
+import threading
+import webbrowser
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -17,13 +22,17 @@ from rich.console import Console
 
 from samebits.errors import UsageError
 from samebits.launcher.watch.view import View
+from samebits.machine.growing_file import MOST_BYTES
 from samebits.protocol.events import Kind, add_event, events_in, executed_steps
 from samebits.protocol.run_folder import RunFolder
-from samebits.show.curves import MOST_BYTES, Curve, curves_in, first_difference, thinned
+from samebits.show import server
+from samebits.show.curves import Curve, CurveReader, first_difference
+from samebits.show.live import show_in_browser
 from samebits.show.report import compare, embedded, page, slower
 from samebits.show.screen import AXIS, braille, screen_of
-from samebits.show.server import LivePage
-from samebits.show.story import read_record, story_of
+from samebits.show.server import HOST, LivePage
+from samebits.show.story import RecordReader, read_record, story_of
+from samebits.show.trace import write_trace
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
 
@@ -64,7 +73,7 @@ def test_executed_steps_count_those_that_were_executed_again(folder):
 
 @given(st.lists(st.floats(), max_size=300), st.integers(2, 50))
 def test_a_thinned_curve_is_short_ordered_and_keeps_its_extremes(values, most):
-    steps, shown = thinned(range(len(values)), values, most)
+    steps, shown = Curve(list(range(len(values))), values, sum(map(math.isnan, values)) + 1).thinned(most)
     known = [value for value in values if math.isfinite(value)]
     assert len(steps) == len(shown) <= most
     assert steps == sorted(set(steps))
@@ -79,7 +88,7 @@ def test_metrics_that_are_too_many_are_read_evenly_and_the_page_says_so(folder):
         file.truncate(MOST_BYTES + len(line))
         file.seek(MOST_BYTES)
         file.write(line)
-    assert not curves_in(folder.metrics).is_whole
+    assert not CurveReader(folder.metrics).read().is_whole
     assert not story_of(read_record(folder))["is_whole"]
 
 
@@ -201,6 +210,158 @@ def test_a_live_page_answers_only_who_has_its_token_and_kills_only_where_it_may(
         assert killed == [2]
         with pytest.raises(UsageError, match="Port"), LivePage(dict, port=live.number):
             pass
+
+
+HALF = b"GET /state"
+
+
+def strange(live):
+    """What others may send, and what they send it for."""
+    whole = f"GET /state?token={live.token} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n".encode()
+    return {
+        "a wrong token": b"GET /?token=x HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n",
+        "no ASCII": b"GET /?token=\xff\xfe HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n",
+        "no host": f"GET /state?token={live.token} HTTP/1.1\r\n\r\n".encode(),
+        "another host": whole.replace(b"127.0.0.1", b"evil.example") + b"\r\n",
+        "no address": b"GET //[ HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n",
+        "garbage": bytes(range(256)) * 4 + b"\r\n\r\n",
+        "TLS": bytes.fromhex("16030100f4010000f00303") + bytes(range(11, 251)) + b"\n\n",
+        "a long line": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        "many headers": whole + b"a: b\r\n" * 200 + b"\r\n",
+        "half a request": HALF,
+        "nothing": b"",
+        "an old version": b"GET /\r\n\r\n",
+        "another method": b"PUT / HTTP/1.1\r\n\r\n",
+    }
+
+
+def test_strangers_learn_nothing_print_nothing_and_keep_no_thread(capfd, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
+    with LivePage(lambda: {"secret": 1}) as live:
+        for what, data in strange(live).items():
+            with socket.create_connection((HOST, live.number), timeout=20) as stranger:
+                stranger.sendall(data)
+                answer = b""
+                with suppress(ConnectionResetError):
+                    while part := stranger.recv(1 << 16):
+                        answer += part
+                assert b"secret" not in answer, what
+                assert b" 200 " not in answer, what
+        assert live.num_requests == 0
+        query = f"GET /?token={live.token} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n".encode()
+        for data in (b"", HALF, query, 50 * query):
+            with socket.create_connection((HOST, live.number)) as stranger:
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                stranger.sendall(data)
+        assert asked(live.url, f"/state?token={live.token}")[0] == 200
+    names = [thread.name for thread in threading.enumerate() if "process_request" in thread.name]
+    for thread in threading.enumerate():
+        if thread.name in names:
+            thread.join(20)
+            assert not thread.is_alive()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_page_is_served_however_many_connections_others_keep_open(monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    with ExitStack() as ends, LivePage(dict) as live:
+        for _ in range(20):
+            stranger = ends.enter_context(socket.create_connection((HOST, live.number)))
+            with suppress(OSError):
+                stranger.sendall(HALF)
+        assert asked(live.url, f"/state?token={live.token}")[0] == 200
+
+
+def test_a_browser_is_led_to_the_page_by_a_file_that_only_its_user_can_read(tmp_path, monkeypatch):
+    browser, given = tmp_path / "browser", tmp_path / "given"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {given}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.setenv("DISPLAY", ":9")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setattr(webbrowser, "_tryorder", None)
+    with LivePage(dict) as live:
+        (line,) = show_in_browser(live, tmp_path, wanted=True)
+        assert line.split() == ["page", live.url]
+        (url,) = given.read_text().split()
+        assert live.token not in url
+        file = Path(urlsplit(url).path)
+        assert live.url in file.read_text()
+        assert [stat.S_IMODE(one.stat().st_mode) for one in (file, file.parent)] == [0o600, 0o700]
+        assert asked(live.url, f"/?token={live.token}")[0] == 200
+    assert not file.parent.exists()
+    with LivePage(dict) as live:
+        show_in_browser(live, tmp_path / "missing", wanted=True)
+        other = Path(urlsplit(given.read_text().split()[0]).path)
+        assert other.exists()
+    assert not other.parent.exists(), "also where no browser has come"
+
+
+def test_a_run_is_read_on_and_anew_where_its_files_are_others(folder):
+    reader = RecordReader(folder)
+    assert (reader.read().events, reader.read().curves.by_name) == ([], {})
+    add_event(folder.events, Kind.START, 0, ranks=2)
+    logged(folder, [3.0, 2.0])
+    before = reader.read()
+    with folder.metrics.open("a") as file:
+        file.write('{"step": 3, "loss": null}\n{"step": 4, "lo')
+    add_event(folder.events, Kind.KILL, 3, rank=1)
+    after = reader.read()
+    assert (len(before.events), [one.kind for one in after.events]) == (1, [Kind.START, Kind.KILL])
+    assert list(after.curves.by_name["loss"].steps) == [1, 2, 3]
+    assert after.curves.by_name["loss"].num_unfinite == 1
+    logged(folder, [9.0])
+    folder.events.unlink()
+    again = reader.read()
+    assert list(again.curves.by_name["loss"].values) == [9.0]
+    assert len(again.events) == 2, "what is gone was"
+    assert again.curves.by_name["loss"].thinned() == ([1], [9.0])
+
+
+@given(st.lists(st.floats() | st.sampled_from([math.nan, 0.0]), max_size=200), st.data())
+def test_a_curve_that_grows_is_thinned_as_one_that_is_whole(values, data):
+    most, curve = data.draw(st.integers(2, 30)), Curve()
+    for step, value in enumerate(values):
+        curve.add(step, value)
+        if data.draw(st.booleans()):
+            curve.thinned(most)
+    steps, shown = curve.thinned(most)
+    assert len(steps) <= most
+    assert steps == sorted(set(steps))
+    known = [value for value in values if math.isfinite(value)]
+    assert not known or {min(known), max(known)} <= set(shown)
+
+
+def test_a_long_curve_has_its_newest_value_on_the_screen(folder):
+    logged(folder, [1.0] * 5000 + [0.25])
+    drawn = Console(file=io.StringIO(), width=80, height=30)
+    drawn.print(screen_of(read_record(folder), View(()), 30, 80))
+    assert "loss 0.25" in drawn.file.getvalue()
+
+
+def test_a_trace_has_a_slice_around_each_step_and_lines_for_kills_of_its_time(folder):
+    add_event(folder.events, Kind.KILL, 4, rank=1, time_s=100.5)
+    add_event(folder.events, Kind.RESTART, 4, said=HOSTILE, time_s=101.0)
+    add_event(folder.events, Kind.KILL, 9, rank=1, time_s=999.0)
+    folder.traces.mkdir()
+    s = 10**9
+    part = {"rank": 1, "since_1970_ns": 100 * s, "phases": [["data", "fetch", 0, s], ["compute", "lane 0", s, 2 * s]]}
+    part |= {"steps": [[4, 2, 32, 0, 2 * s], [5, "x", 32, 0, s], [6]], "spans": [["waits", "barrier", 0, 1]]}
+    (folder.traces / "rank-00001-7.json").write_text(json.dumps(part))
+    (folder.traces / "rank-00001-8.json").write_text(json.dumps(part | {"steps": "x", "since_1970_ns": 100 * s}))
+    written = json.loads(write_trace(folder).read_text())["traceEvents"]
+    (step,) = [one for one in written if one.get("cat") == "step"]
+    assert (step["name"], step["args"], step["ts"], step["dur"]) == (
+        "step 4",
+        {"step": 4, "epoch": 2, "samples": 32},
+        0,
+        2e6,
+    )
+    assert written.index(step) < written.index(next(one for one in written if one["name"] == "data"))
+    lines = [(one["name"], one["s"], one["ts"]) for one in written if one["ph"] == "i"]
+    assert lines == [("rank 1 killed", "g", 0.5e6), ("restart", "g", 1e6)]
+    assert "\x1b" not in json.dumps(written, ensure_ascii=False)
+    assert {one["tid"] for one in written if one.get("cat") == "waits"} == {1}
 
 
 def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):

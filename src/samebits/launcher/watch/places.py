@@ -12,8 +12,9 @@ from typing import Any
 from samebits.errors import UsageError
 from samebits.launcher.diagnosis.words import ranks_text
 from samebits.machine.processes import began_ticks
+from samebits.machine.regular_file import open_regular
 from samebits.machine.visible import visible
-from samebits.protocol.run_folder import RunFolder, read_json, read_lines
+from samebits.protocol.run_folder import MOST_BYTES, RunFolder, read_json, read_lines
 
 GIVE_ONE = "Give a run's name or folder; `ls` of the folder of all runs shows what there is."
 MOST_NODES = 10_000
@@ -131,7 +132,7 @@ def run_at(word: str | None, runs: Path) -> Run:
     """
     path = _newest(runs) if word is None else _place(word, runs)
     folder = RunFolder(path)
-    plan = read_json(folder.plan)
+    plan = _plan(folder.plan)
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
     # The file may be anybody's: `type` and not `isinstance`, because True is an int.
     if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
@@ -142,6 +143,21 @@ def run_at(word: str | None, runs: Path) -> Run:
         case [int(pid), int(ticks)]:
             return Run(folder, title, ranks, (pid, ticks), has_nodes)
     return Run(folder, title, ranks, has_nodes=has_nodes)
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """What the launcher decided; raises UsageError where the file may be anybody's."""
+    try:
+        size = path.lstat().st_size
+        with open_regular(path, follow=False):
+            if size <= MOST_BYTES:
+                return read_json(path)
+        problem = f"it has {size / 2**20:,.0f} MiB, more than any plan has"
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        problem = str(error.strerror)
+    raise UsageError(f"{visible(str(path))} cannot be read: {problem}.", GIVE_ONE)
 
 
 def _place(word: str, runs: Path) -> Path:
@@ -158,11 +174,13 @@ def _place(word: str, runs: Path) -> Path:
 def _newest(runs: Path) -> Path:
     found = []
     with suppress(OSError):
-        found = [place for place in runs.iterdir() if (place / "plan.json").exists()]
+        for place in runs.iterdir():
+            with suppress(OSError):
+                found.append(((place / "plan.json").stat().st_mtime_ns, place))
     if not found:
         # A dot, or the empty word of a variable that is not set, would be lost in the sentence.
         raise UsageError(f"There is no run in {visible(str(Path.cwd() / runs if runs == Path() else runs))}.", GIVE_ONE)
-    return max(found, key=lambda place: (place / "plan.json").stat().st_mtime_ns)
+    return max(found)[1]
 
 
 def _is_folder(path: Path) -> bool:

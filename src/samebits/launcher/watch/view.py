@@ -12,7 +12,7 @@ from typing import Any
 
 from samebits.errors import UsageError
 from samebits.launcher.diagnosis.words import PHASES, awaited_text, phase_text
-from samebits.launcher.watch.places import Run
+from samebits.launcher.watch.places import Run, run_at
 from samebits.machine.leftovers import MARKER
 from samebits.machine.processes import process_state, resident_bytes, signal_name, started_with
 from samebits.protocol.journal.failure import read_failure
@@ -80,7 +80,7 @@ class Viewer:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journals: dict[int, JournalReader] = {}
-        self._opened = 0
+        self._opened, self._planned_ns = (0, 0), _changed_ns(run.folder.plan)
         self._before: dict[int, tuple[float, Gauges]] = {}
         self._open()
 
@@ -90,7 +90,7 @@ class Viewer:
         try:
             numbers = run.numbers_now
             # Ranks that start again get new files: another inode means another start.
-            opened = run.folder.journal(numbers.start).stat().st_ino if numbers else 0
+            opened = (self._planned_ns, run.folder.journal(numbers.start).stat().st_ino if numbers else 0)
             if opened == self._opened:
                 return
             journals = {rank: JournalReader(run.folder.journal(rank)) for rank in numbers}
@@ -111,6 +111,11 @@ class Viewer:
 
     def look(self) -> View:
         """The run now."""
+        planned_ns = _changed_ns(self.run.folder.plan)
+        if planned_ns not in {0, self._planned_ns}:
+            # Another run has the name now.
+            with suppress(UsageError):
+                self.run, self._planned_ns = run_at(str(self.run.folder.path), self.run.folder.path), planned_ns
         is_led = self.run.is_led
         # While the next start is made ready, its journals are half there.
         with suppress(UsageError):
@@ -156,6 +161,12 @@ class Viewer:
         if before is None or now_s <= before[0] or gauges.samples < before[1].samples:
             return None
         return (gauges.samples - before[1].samples) / (now_s - before[0])
+
+
+def _changed_ns(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _end_text(end: Any) -> str:

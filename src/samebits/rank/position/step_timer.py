@@ -65,7 +65,7 @@ class StepTimer:
 
     def publish(self) -> None:
         """Show the gauges to the launcher; once a step."""
-        if self.trace is not None and self.trace.is_over(self.step):
+        if self.trace is not None and self.trace.end_step(self.step, self.epoch, self.samples):
             self.end_trace()
         if self._before_steps_ns is None:
             self._before_steps_ns = self.spent_ns[Phase.SCRIPT]

@@ -5,6 +5,7 @@ Runs in: the main thread of each rank.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,4 +75,6 @@ def trace_steps(environment: RankEnvironment, folder: RunFolder | None, step_tim
     spans.profiler = torch.autograd.profiler
     rank, settings = environment.position.rank, environment.settings
     if folder is not None and settings is not None and settings.trace_steps:
-        step_timer.take_trace(Trace(folder.traces / f"rank-{rank:05d}.json", rank, settings.trace_steps))
+        # Ranks that start again leave what those before them have recorded.
+        path = folder.traces / f"rank-{rank:05d}-{os.getpid()}.json"
+        step_timer.take_trace(Trace(path, rank, settings.trace_steps))

@@ -30,7 +30,6 @@ from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.events import Kind, of_kind
 from samebits.protocol.portable import portable_variables
 from samebits.protocol.run_folder import RunFolder
-from samebits.show.curves import thinned
 from samebits.show.live import LiveRun
 from samebits.show.server import kill_process
 from samebits.show.story import Record, read_record, story_of
@@ -100,7 +99,7 @@ class Demo:
             if before.exit_code or loss is None:
                 say(before.block)
                 return False
-            steps, values = thinned(loss.steps, loss.values)
+            steps, values = loss.thinned()
             self._reference = {"steps": steps, "values": values, "bits": undisturbed.summary.get("bits", "")}
             second = self._request("demo", self.ranks, (str(PAUSE_S),))
             say(f"demo      now {self.ranks} ranks: kill any of them, as often as you like")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from samebits.cli.diagnose import diagnose
+from samebits.cli.report import report
 from samebits.cli.start_checkpoint import one_state
 from samebits.cli.watch import watch
 from samebits.errors import UsageError
@@ -33,6 +34,7 @@ from samebits.protocol.journal.gauges import Waiting
 from samebits.protocol.journal.ring import JournalWriter, Phase, make_ring
 from samebits.protocol.journal.waiting_note import WaitingNote
 from samebits.protocol.run_folder import STATES, RunFolder, add_line
+from samebits.show.live import LiveRun
 from tests.support.promises import promise
 
 
@@ -165,6 +167,16 @@ def fifo_for_plan(folder):
     os.mkfifo(folder.plan)
 
 
+def link_for_plan(folder):
+    folder.plan.rename(folder.path / "other.json")
+    folder.plan.symlink_to("other.json")
+
+
+def endless_plan(folder):
+    with folder.plan.open("r+b") as file:
+        file.truncate(1 << 40)
+
+
 def fifo_for_journal(folder):
     folder.journal(0).unlink()
     os.mkfifo(folder.journal(0))
@@ -183,16 +195,21 @@ def empty_journal(folder):
     folder.journal(1).write_bytes(b"")
 
 
+SPOILT_PLANS = (
+    *(no_plan, no_json, list_for_plan, deep_json, endless_ranks, too_many_ranks, fifo_for_plan),
+    *(truth_for_ranks, long_number, bytes_for_plan, link_for_plan, endless_plan),
+)
+SPOILT_JOURNALS = (*(no_journal, folder_for_journal, fifo_for_journal, other_version, half_a_journal, empty_journal),)
+
+
 @pytest.mark.parametrize(
-    "spoil",
+    ("command", "spoil"),
     [
-        *(no_plan, no_json, list_for_plan, deep_json, endless_ranks, too_many_ranks, fifo_for_plan),
-        *(truth_for_ranks, long_number, bytes_for_plan, no_journal, folder_for_journal),
-        *(fifo_for_journal, other_version, half_a_journal, empty_journal),
+        *((command, spoil) for command in (watch, diagnose) for spoil in (*SPOILT_PLANS, *SPOILT_JOURNALS)),
+        *((report, spoil) for spoil in SPOILT_PLANS),
     ],
 )
-@pytest.mark.parametrize("command", [watch, diagnose])
-def test_what_is_no_run_is_one_sentence_with_a_fix(tmp_path, spoil, command):
+def test_what_is_no_run_is_one_sentence_with_a_fix(tmp_path, command, spoil):
     folder = made(tmp_path / "run")
     spoil(folder)
     began = time.monotonic()
@@ -478,3 +495,32 @@ def test_a_rank_that_waits_for_another_node_is_in_no_circle_with_its_neighbours(
 def test_a_damaged_roster_is_none(told):
     assert roster_of([{"nodes": told, "here": 0}]) is None
     assert roster_of([{"nodes": NODES, "here": told}]) is None or told in (0, 1)
+
+
+def test_another_run_that_takes_the_name_is_shown_from_then_on(tmp_path):
+    folder = made(tmp_path / "run")
+    live, viewer = LiveRun(folder.path), Viewer(run_at("run", tmp_path))
+    assert (len(viewer.look().rows), len(live.state()["ranks"])) == (2, 2)
+    shutil.rmtree(folder.path)
+    assert live.state()["story"]["status"] == "running"
+    assert viewer.look().is_over
+    made(tmp_path / "run", 1, launcher=[os.getpid(), began_ticks(os.getpid())])
+    os.utime(folder.plan, ns=(7, 7))
+    view = viewer.look()
+    assert (len(view.rows), view.is_led) == (1, True)
+    assert len(live.state()["ranks"]) == 1
+
+
+def test_the_newest_run_is_found_while_others_vanish(tmp_path, monkeypatch):
+    made(tmp_path / "run")
+    os.utime(made(tmp_path / "gone").plan, ns=(7, 7))
+    listed = Path.iterdir
+
+    def vanishing(path):
+        for place in [*listed(path)]:
+            yield place
+            if place.name == "gone":
+                shutil.rmtree(place)
+
+    monkeypatch.setattr(Path, "iterdir", vanishing)
+    assert run_at(None, tmp_path).folder.path == tmp_path / "run"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from scikit_build_core.metadata.fancy_pypi_readme import dynamic_metadata
 
 import samebits
 from samebits.cli.main import commands
@@ -57,56 +56,16 @@ def test_the_package_is_classified_by_what_is_tested() -> None:
     assert [name for name in classifiers if name.startswith("License")] == [], "the SPDX expression says it"
 
 
-@pytest.fixture(scope="module")
-def index_page() -> ModuleType:
-    """What pip's back end calls; it lies beside it."""
-    spec = importlib.util.spec_from_file_location("index_page", ROOT / "native" / "index_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-README = """# A
-<!-- made by a program -->
-[Start](docs/a.md) · [中文](docs/b.md) · Linux · MIT
-
-![Two curves.](docs/p.png)
-
-Fast ([how measured](benchmarks/README.md)), [proved](docs/c.md#d). [More](docs/e.md). See [torch](https://pytorch.org).
-
-```console
-$ x   # [kept](docs/a.md)
-```
-
-## Read on
-
-[Start](docs/a.md) · [Guide](docs/g.md)
-"""
-
-
-def test_on_an_index_links_get_the_address_of_the_repository(index_page: ModuleType) -> None:
-    text = index_page.page(README, "https://code.example/samebits/")
-    assert "[Start](https://code.example/samebits/blob/HEAD/docs/a.md) · " in text
-    assert "![Two curves.](https://code.example/samebits/raw/HEAD/docs/p.png)" in text
-    assert "[proved](https://code.example/samebits/blob/HEAD/docs/c.md#d)" in text
-    assert "$ x   # [kept](docs/a.md)" in text
-    assert "made by" not in text
-
-
-def test_without_an_address_an_index_shows_no_link_that_leads_nowhere(index_page: ModuleType) -> None:
-    assert index_page.page(README, None) == (
-        "# A\nLinux · MIT\n\nFast, proved. See [torch](https://pytorch.org).\n\n"
-        "```console\n$ x   # [kept](docs/a.md)\n```\n"
-    )
-
-
-def test_the_description_of_this_package_has_absolute_links_only(index_page: ModuleType) -> None:
-    made = index_page.dynamic_metadata("readme", {}, PROJECT)
+def test_on_an_index_no_link_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    made = dynamic_metadata("readme", {}, {"version": samebits.__version__, "name": "samebits"})
+    assert isinstance(made, dict)
     assert made["content-type"] == "text/markdown"
     prose = re.sub(r"^```.*?^```$", "", made["text"], flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)]*)\)|(?:src|srcset|href)=\"([^\"]*)", prose)
     assert [one for pair in targets for one in pair if one and not one.startswith(("https://", "#"))] == []
+    assert "pytorch.org/get-started" in prose
+    assert "how it works, how many lanes" in prose
+    assert "Read on" not in prose
+    assert "<!--" not in prose
     assert made["text"].startswith("# samebits")
-    assert len(made["text"]) > 2000

@@ -20,13 +20,13 @@ from samebits.launcher.nodes.preflight import Reach
 from samebits.launcher.nodes.roster import Member, NodeRecord, missing
 from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.streams import Exit
-from samebits.launcher.nodes.view import Notices, RunView
+from samebits.launcher.nodes.view import SAY_AGAIN_S, Notices, RunView
 from samebits.machine.clocks import readable
 from samebits.protocol.meeting_place import Seat
 from samebits.protocol.records import plain
 
 SAY_EVERY_S = 5.0
-"""How often missing nodes are named."""
+"""How often it is looked who is missing; the same is said again after `SAY_AGAIN_S`."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 STOPPED_S = 30.0
@@ -178,8 +178,8 @@ class Cluster:
             EnvironmentFailure: when others do not come, or the run's first node is lost.
             Interrupted: at a user signal.
         """
-        began = reported = time.monotonic()
-        round_before = self.view.round
+        began = looked = said_at = time.monotonic()
+        round_before, said = self.view.round, ""
         self.notices.gauges.clear()
         if round_before >= 0:
             self._publish({"kind": "asks", "record": plain(self.record)})
@@ -193,12 +193,13 @@ class Cluster:
                 self._gathering.decide(self.lanes, began, now, self.threads)
             if now - began > self.patience_s:
                 raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
-            if now - reported >= SAY_EVERY_S:
-                reported = now
-                if text := self._missing() if self.is_there else self._not_there:
+            if now - looked >= SAY_EVERY_S:
+                looked, text = now, self._missing() if self.is_there else self._not_there
+                if text and (text != said or now - said_at >= SAY_AGAIN_S):
+                    said, said_at = text, now
                     self.say("nodes", text)
             # The last call ends by the clock; everything else wakes the star.
-            until = LOOK_S if self._gathering.enough_since else reported + SAY_EVERY_S - now
+            until = LOOK_S if self._gathering.enough_since else looked + SAY_EVERY_S - now
             ready = readable([self, signals], until)
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
@@ -273,11 +274,12 @@ class Cluster:
     def lost(self) -> str:
         """What people read once this node has lost the run's first one."""
         what = "This node was given up" if self.cut.startswith("node 0 gave") else "This node lost the run's first one"
-        rest = "There is no state to resume from."
+        rest = "Node 0 has saved no state: without it the same commands begin anew."
         if self.view.saved is not None:
             place, step = self.view.saved
             rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands resume from it."
-        return f"{what}, and the run ends: {self.cut}. {rest}"
+        fix = "While node 0 runs, the same command joins it again from here, once the network carries what both send"
+        return f"{what}, and the run ends here: {self.cut}. {fix}. {rest}"
 
     def take_signal(self, number: int) -> None:
         """A user signal came here: leave if the others could continue, else let all end."""

@@ -29,6 +29,7 @@ SAY_EVERY_S = 5.0
 """How often it is looked who is missing; the same is said again after `SAY_AGAIN_S`."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
+ANOTHER_PORT = "If another program has this port, name another one in --rdzv-endpoint on all nodes."
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
@@ -79,6 +80,8 @@ class Cluster:
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
+    _said: str = ""
+    """What was said last of those that are missing."""
     _unread: deque[dict[str, Any]] = field(default_factory=deque)
     _published: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
@@ -140,9 +143,10 @@ class Cluster:
                 self.is_there = True
                 self._publish({"kind": "asks", "record": plain(self.record)})
             case "failed":
-                raise UsageError(event["why"], event["fix"]) if event["is_usage"] else EnvironmentFailure(event["why"])
+                fix = ANOTHER_PORT if self.record.number == 0 else event["fix"]
+                raise UsageError(event["why"], fix) if event["is_usage"] else EnvironmentFailure(event["why"])
             case "unreachable":
-                self._not_there = event["why"]
+                self._not_there = self._said = event["why"]
                 self.say("nodes", event["why"])
             case "unauthenticated":
                 self.say("nodes", f"connection from {event['address']} rejected: wrong key")
@@ -179,9 +183,10 @@ class Cluster:
             Interrupted: at a user signal.
         """
         began = looked = said_at = time.monotonic()
-        round_before, said = self.view.round, ""
+        round_before = self.view.round
         self.notices.gauges.clear()
         if round_before >= 0:
+            self._said = ""
             self._publish({"kind": "asks", "record": plain(self.record)})
         self._gathering.enough_since = 0.0
         while True:
@@ -195,8 +200,8 @@ class Cluster:
                 raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - looked >= SAY_EVERY_S:
                 looked, text = now, self._missing() if self.is_there else self._not_there
-                if text and (text != said or now - said_at >= SAY_AGAIN_S):
-                    said, said_at = text, now
+                if text and (text != self._said or now - said_at >= SAY_AGAIN_S):
+                    self._said, said_at = text, now
                     self.say("nodes", text)
             # The last call ends by the clock; everything else wakes the star.
             until = LOOK_S if self._gathering.enough_since else looked + SAY_EVERY_S - now

@@ -172,16 +172,8 @@ class Liveness:
         found = connections([*pids, os.getpid()]) or []
         self._give_up_frozen(paths.quiet(found, GIVEN_UP_S), now)
         for node, path in paths.look(found, now).items():
-            self.publish(
-                {
-                    "kind": "path",
-                    "round": self.view.round,
-                    "node": self.node,
-                    "to": node,
-                    "path": path,
-                    "lost": paths.lost[node],
-                }
-            )
+            entry = {"kind": "path", "round": self.view.round, "node": self.node, "to": node}
+            self.publish({**entry, "path": path, "lost": paths.lost[node]})
         if not self._is_host:
             return
         pairs = self.view.cut_pairs()

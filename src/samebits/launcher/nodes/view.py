@@ -265,10 +265,8 @@ class Notices:
             (one.record for one in self.view.members if node in (one.record.node, "" if one.record.is_host else None)),
             None,
         )
-        is_silent, pair = (
-            entry["kind"] == "silent",
-            frozenset({self.record.node, one.node if one is not None else node}),
-        )
+        is_silent = entry["kind"] == "silent"
+        pair = frozenset({self.record.node, one.node if one is not None else node})
         is_still = entry.get("is_there") and not self._loses(pair)
         if one is not None and (is_still if is_silent else one.node in self.view.stopped):
             process = one.launcher if is_silent else 0

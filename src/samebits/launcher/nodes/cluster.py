@@ -16,6 +16,7 @@ from samebits.errors import EnvironmentFailure, UsageError
 from samebits.launcher.nodes.gathering import Gathering
 from samebits.launcher.nodes.liveness import Liveness
 from samebits.launcher.nodes.meeting import NodeMeeting, hold_keys
+from samebits.launcher.nodes.node_star import LOOK_THERE
 from samebits.launcher.nodes.preflight import Reach
 from samebits.launcher.nodes.roster import Member, NodeRecord, missing
 from samebits.launcher.nodes.star import HostStar, Star
@@ -143,7 +144,7 @@ class Cluster:
                 self.is_there = True
                 self._publish({"kind": "asks", "record": plain(self.record)})
             case "failed":
-                fix = ANOTHER_PORT if self.record.number == 0 else event["fix"]
+                fix = ANOTHER_PORT if self.record.number == 0 and event["fix"] == LOOK_THERE else event["fix"]
                 raise UsageError(event["why"], fix) if event["is_usage"] else EnvironmentFailure(event["why"])
             case "unreachable":
                 self._not_there = self._said = event["why"]

@@ -132,7 +132,7 @@ def test_a_link_that_is_cut_for_good_is_a_lost_node(tmp_path: Path, want: str) -
         until(lambda: rounds(first) == [2, 1], "the round without it")
         assert second.process.wait(60) == 1
         assert (
-            "This node lost the run's first one, and the run ends: nothing was received from node 0 for 30 s."
+            "This node lost the run's first one, and the run ends here: nothing was received from node 0 for 30 s."
             in second.err
         )
         until(lambda: not second.processes(), "the end of its processes")

@@ -51,6 +51,6 @@ def test_of_three_nodes_the_last_is_given_up_and_the_script_is_not_blamed(how: s
         assert [one.code for one in agents.finish()] == [0, 0], agents.told()
         assert {bits for _, _, bits in bits_of(agents.out)} == {bits_alone(tmp_path / "one", STEPS)}
         assert all("node 2 (host host2) is gone" in run.err for run in (first, second))
-        assert how == "frozen" or "This node was given up, and the run ends: node 0 gave this node up" in third.err
+        assert how == "frozen" or "This node was given up, and the run ends here: node 0 gave this node up" in third.err
         for run in (first, second, third):
             assert "stalled" not in run.err.lower() and "node 1 (host host1) has sent nothing" not in run.err, run.err

@@ -231,7 +231,7 @@ def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_
     codes = [run.process.wait(60) for run in (first, second)]
     assert codes[1] == 1, agents.told()
     assert codes[0] in {"launcher": {-9}, "nursery": {1}}[what], agents.told()
-    assert second.err.rstrip().splitlines()[-1].count("This node lost the run's first one, and the run ends: "), (
+    assert second.err.rstrip().splitlines()[-1].count("This node lost the run's first one, and the run ends here: "), (
         second.err
     )
     assert re.search(r"Node 0's newest state is of step \d+, in /.* there: the same commands resume", second.err)

@@ -165,6 +165,16 @@ def unprepared_loader():
     loop(prepare=False)
 
 
+def number_as_loss():
+    loop(lambda run, model, optimizer, loss: run.backward(loss.item()))
+
+
+def swapped_results():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, loader, optimizer)
+    run.steps(loader)
+
+
 def rank_order():
     run, model, optimizer, loader = parts()
     generator = torch.Generator().manual_seed(run.rank)

@@ -187,6 +187,10 @@ class Host:
             to = ["ip", "neigh", "replace", there.address, "lladdr", "02:00:00:00:00:99"]
             one.run([*to, "dev", one.link.device, "nud", "permanent"])
 
+    def lose_only(self, other: Host) -> None:
+        """After `lose`: what the other one sends arrives again, and nothing of what is sent from here."""
+        other.run(["ip", "neigh", "del", self.address, "dev", other.link.device])
+
     def freeze(self) -> None:
         """Stop every process, while the kernel goes on answering; until their end."""
         for process in self.processes():

@@ -39,6 +39,8 @@ COMMANDS = {
     "doctor": ("samebits.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
+RESUMES = ("--resume", "--resume-from", "--continue")
+RESUME = "Start it with --name and the same command resumes; --fresh begins anew, and --from takes any state."
 EXAMPLES = """\b
 Examples:
   samebits run train.py --lr 0.1             one rank per GPU, or per core
@@ -173,10 +175,13 @@ def _text(error: click.ClickException | SamebitsError | OSError) -> str:
             return mistake_text(problem, "Raise the limit with `ulimit -n 1024`.")
         what = repr(error.filename) if error.filename else "the output"
         return f"error: {hung(f'{what} cannot be used: {error.strerror}.')}"
-    context = error.ctx if isinstance(error, click.UsageError) else None
+    context, problem = error.ctx if isinstance(error, click.UsageError) else None, error.format_message()
     if context is None:
-        return f"error: {hung(error.format_message())}"
-    return mistake_text(error.format_message(), f"See `{context.command_path} --help`.")
+        return f"error: {hung(problem)}"
+    fix = f"See `{context.command_path} --help`."
+    if isinstance(error, click.NoSuchOption) and error.option_name in RESUMES:
+        problem, fix = f"No such option {error.option_name}: a run with --name resumes by itself.", RESUME
+    return mistake_text(problem, fix)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,9 @@ def _check_script(script: str, command: str) -> None:
     if kind:
         raise UsageError(f"{name} is {kind}, not a script that every rank can read.", "Write it to a file.")
     if not path.is_file():
-        fix = f"Put -m before a module: samebits {command} -m {name}." if is_module_here(script) else "Check the path."
+        near = get_close_matches(path.name, [one.name for one in path.parent.glob("*.py")], 1, 0.8)
+        fix = f"Did you mean {visible(str(path.parent / near[0]))}?" if near else "Check the path."
+        fix = f"Put -m before a module: samebits {command} -m {name}." if is_module_here(script) else fix
         raise UsageError(f"There is no script {name}.", fix)
     if not os.access(path, os.R_OK):
         raise UsageError(f"The script {name} cannot be read.", "Check its permissions.")

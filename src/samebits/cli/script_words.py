@@ -95,7 +95,9 @@ def strays(words: Sequence[str], options: Collection[str], source: str | None) -
     said: dict[str, str] = {}
     for name in (word.partition("=")[0] for word in words):
         if name in options and not _declares(text, name):
-            said[name] = f"{name} comes after the script and its arguments, so it goes to the script"
+            said[name] = (
+                f"{name} comes after the script and its arguments, so it goes to the script; put it before them to mean it for samebits"
+            )
         elif name in RANKS_OF_RUN and "--ranks" in options and not _declares(text, name):
             said[name] = f"{name} goes to the script; did you mean --ranks?"
         elif name.startswith("--") and name not in options and not _has_word(text, name[2:]):

@@ -26,8 +26,8 @@ PEER_AT, INODE_AT, ANSWER_BYTES = 24, 68, 72
 ATTRIBUTE = struct.Struct("=HH")
 COUNTERS, COUNTERS_AT = struct.Struct("=QQ"), 120
 """In struct tcp_info: bytes that the other side has acknowledged, and bytes received."""
-RETRANSMITS_AT, PROBES_AT, RECEIVED_AT = 2, 3, 52
-"""In struct tcp_info: what was sent again, or probed without an answer; milliseconds since data came."""
+RETRANSMITS_AT, PROBES_AT, RECEIVED_AT, SENT_AGAIN_AT, SENT_AT = 2, 3, 52, 100, 156
+"""In struct tcp_info: what was sent again, or probed without an answer; milliseconds since data came; packets sent again, and sent, so far."""
 MAPPED = bytes(10) + b"\xff\xff"
 """An IPv4 address as a socket of IPv6 has it begins so."""
 PATIENCE_S = 1.0
@@ -46,6 +46,9 @@ class Connection:
     """Whether what was sent is sent again since nobody acknowledges it."""
     quiet_s: float
     """Since data came."""
+    sent: int = 0
+    """Packets with data, so far, those sent again included."""
+    sent_again: int = 0
 
 
 def socket_bytes(pids: Iterable[int]) -> int | None:
@@ -102,12 +105,14 @@ def _connection(family: int, answer: bytes) -> Iterator[Connection]:
     at = ANSWER_BYTES
     while at + ATTRIBUTE.size <= len(answer):
         size, kind = ATTRIBUTE.unpack_from(answer, at)
-        if kind == TCP_INFO and size >= ATTRIBUTE.size + COUNTERS_AT + COUNTERS.size:
+        if kind == TCP_INFO and size >= ATTRIBUTE.size + SENT_AT + 4:
             info = answer[at + ATTRIBUTE.size :]
             moved = sum(COUNTERS.unpack_from(info, COUNTERS_AT))
             is_unanswered = info[RETRANSMITS_AT] > 0 or info[PROBES_AT] > 1
-            (quiet_ms,) = struct.unpack_from("=I", info, RECEIVED_AT)
-            yield Connection(inode, peer, moved, is_unanswered, quiet_ms / 1000)
+            quiet_ms, again, sent = (
+                struct.unpack_from("=I", info, at)[0] for at in (RECEIVED_AT, SENT_AGAIN_AT, SENT_AT)
+            )
+            yield Connection(inode, peer, moved, is_unanswered, quiet_ms / 1000, sent, again)
         # An attribute without a size must not let this loop for ever.
         at += max(_aligned(size), ATTRIBUTE.size)
 

@@ -11,6 +11,8 @@ from types import FrameType
 import torch
 from typing_extensions import deprecated
 
+from samebits.machine.visible import visible
+
 PACKAGE = str(Path(__file__).parent)
 DEPRECATIONS = deprecated.__call__.__code__.co_filename
 """Whose function is called in place of each that torch calls deprecated: all_gather_into_tensor, reduce_scatter_tensor."""
@@ -75,5 +77,6 @@ def where() -> str:
 
 
 def short(file: str, line: int) -> str:
-    """`file:line`, the file without its folder."""
-    return f"{file.rpartition('/')[2]}:{line}"
+    """`file:line`, the file without its folder; what is no UTF-8 in it as Python writes it, because others are told."""
+    name = file.rpartition("/")[2]
+    return f"{name if name.isascii() else visible(name)}:{line}"

@@ -88,6 +88,29 @@ def test_a_run_works_in_the_oddest_surroundings_at_once(tmp_path: Path) -> None:
     assert trained(tmp_path) == [f"{rank} of 2, {os.getuid()}" for rank in (0, 1)]
 
 
+PLAIN = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+there = torch.ones(1)
+dist.all_reduce(there)
+print("there", int(there))
+"""
+
+
+@pytest.mark.parametrize("text", [SCRIPT, PLAIN], ids=["samebits", "torch"])
+def test_names_that_are_no_text_in_utf_8_are_names_like_others(tmp_path: Path, text: str) -> None:
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    place.mkdir()
+    script = os.fsdecode(b"tr\xe9n.py")
+    (place / script).write_text(text)
+    done = run(place, *PYTHON, "run", "-n", "2", "--name", "one", "--save-every", "1steps", script)
+    assert done.returncode == 0, done.stderr
+    assert "does not work with torch" not in done.stderr, done.stderr
+    assert "utf-8" not in done.stderr, done.stderr
+    assert text is SCRIPT or "there 2" in done.stdout
+    assert text is PLAIN or len(trained(place)) == 2
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", "<&- >&- 2>&-", "< /dev/full > /dev/null 2>&1"])
 def test_a_run_works_without_its_standard_streams(tmp_path: Path, redirected: str) -> None:

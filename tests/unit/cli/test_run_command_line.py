@@ -52,6 +52,13 @@ def test_the_help_of_run_shows_twelve_options_and_all_of_them_when_asked(tmp_pat
     assert sorted(named) == sorted(option.name or "" for option in visible), "each is in one group"
 
 
+def test_a_script_of_almost_that_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert (
+        "There is no script trian.py.\nhelp: Did you mean train.py?\n" in samebits(tmp_path, "run", "trian.py").stderr
+    )
+
+
 MISTAKES = [
     (("train.py", "--lr", "0.1"), "`samebits train.py` names no command. Write `samebits run train.py --lr 0.1`."),
     (("rnu", "train.py"), "samebits has no command `rnu`. Write `samebits run train.py`."),
@@ -59,6 +66,10 @@ MISTAKES = [
     (("nonsense",), "No such command 'nonsense'"),
     (("run",), "Missing argument 'SCRIPT'. See `samebits run --help`."),
     (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
+    (
+        ("run", "--resume", "x.py"),
+        "No such option --resume: a run with --name resumes by itself. Start it with --name and",
+    ),
     (("run", "missing.py"), "There is no script missing.py. Check the path."),
     (("run", "json"), "There is no script json. Put -m before a module: samebits run -m json."),
     (("run", "."), ". is a folder. Give the script in it, or -m for a package."),

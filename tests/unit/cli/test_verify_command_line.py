@@ -173,7 +173,9 @@ for step in run.steps(loader): ...
         ("--nproc_per_node=2", ["--nproc_per_node goes to the script; did you mean --ranks?"]),
         (
             "data --steps 3 --steps 4",
-            ["--steps comes after the script and its arguments, so it goes to the script"],
+            [
+                "--steps comes after the script and its arguments, so it goes to the script; put it before them to mean it for samebits"
+            ],
         ),
         ("--scheduler cosine -m 3 --lr 0.1 -x --batch-size 4", []),
         ("-- steps ranks 5 --", []),

@@ -16,19 +16,21 @@ from samebits.errors import EnvironmentFailure, UsageError
 from samebits.launcher.nodes.gathering import Gathering
 from samebits.launcher.nodes.liveness import Liveness
 from samebits.launcher.nodes.meeting import NodeMeeting, hold_keys
+from samebits.launcher.nodes.node_star import LOOK_THERE
 from samebits.launcher.nodes.preflight import Reach
 from samebits.launcher.nodes.roster import Member, NodeRecord, missing
 from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.streams import Exit
-from samebits.launcher.nodes.view import Notices, RunView
+from samebits.launcher.nodes.view import SAY_AGAIN_S, Notices, RunView
 from samebits.machine.clocks import readable
 from samebits.protocol.meeting_place import Seat
 from samebits.protocol.records import plain
 
 SAY_EVERY_S = 5.0
-"""How often missing nodes are named."""
+"""How often it is looked who is missing; the same is said again after `SAY_AGAIN_S`."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
+ANOTHER_PORT = "If another program has this port, name another one in --rdzv-endpoint on all nodes."
 STOPPED_S = 30.0
 """How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
@@ -79,6 +81,8 @@ class Cluster:
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
     """Why the first node has not been reached yet."""
+    _said: str = ""
+    """What was said last of those that are missing."""
     _unread: deque[dict[str, Any]] = field(default_factory=deque)
     _published: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
@@ -140,9 +144,10 @@ class Cluster:
                 self.is_there = True
                 self._publish({"kind": "asks", "record": plain(self.record)})
             case "failed":
-                raise UsageError(event["why"], event["fix"]) if event["is_usage"] else EnvironmentFailure(event["why"])
+                fix = ANOTHER_PORT if self.record.number == 0 and event["fix"] == LOOK_THERE else event["fix"]
+                raise UsageError(event["why"], fix) if event["is_usage"] else EnvironmentFailure(event["why"])
             case "unreachable":
-                self._not_there = event["why"]
+                self._not_there = self._said = event["why"]
                 self.say("nodes", event["why"])
             case "unauthenticated":
                 self.say("nodes", f"connection from {event['address']} rejected: wrong key")
@@ -178,10 +183,11 @@ class Cluster:
             EnvironmentFailure: when others do not come, or the run's first node is lost.
             Interrupted: at a user signal.
         """
-        began = reported = time.monotonic()
+        began = looked = said_at = time.monotonic()
         round_before = self.view.round
         self.notices.gauges.clear()
         if round_before >= 0:
+            self._said = ""
             self._publish({"kind": "asks", "record": plain(self.record)})
         self._gathering.enough_since = 0.0
         while True:
@@ -193,12 +199,13 @@ class Cluster:
                 self._gathering.decide(self.lanes, began, now, self.threads)
             if now - began > self.patience_s:
                 raise EnvironmentFailure(f"After {self.patience_s:.0f} s {self._missing()}.")
-            if now - reported >= SAY_EVERY_S:
-                reported = now
-                if text := self._missing() if self.is_there else self._not_there:
+            if now - looked >= SAY_EVERY_S:
+                looked, text = now, self._missing() if self.is_there else self._not_there
+                if text and (text != self._said or now - said_at >= SAY_AGAIN_S):
+                    self._said, said_at = text, now
                     self.say("nodes", text)
             # The last call ends by the clock; everything else wakes the star.
-            until = LOOK_S if self._gathering.enough_since else reported + SAY_EVERY_S - now
+            until = LOOK_S if self._gathering.enough_since else looked + SAY_EVERY_S - now
             ready = readable([self, signals], until)
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
@@ -273,11 +280,12 @@ class Cluster:
     def lost(self) -> str:
         """What people read once this node has lost the run's first one."""
         what = "This node was given up" if self.cut.startswith("node 0 gave") else "This node lost the run's first one"
-        rest = "There is no state to resume from."
+        rest = "Node 0 has saved no state: without it the same commands begin anew."
         if self.view.saved is not None:
             place, step = self.view.saved
             rest = f"Node 0's newest state is of step {step}, in {place} there: the same commands resume from it."
-        return f"{what}, and the run ends: {self.cut}. {rest}"
+        fix = "While node 0 runs, the same command joins it again from here, once the network carries what both send"
+        return f"{what}, and the run ends here: {self.cut}. {fix}. {rest}"
 
     def take_signal(self, number: int) -> None:
         """A user signal came here: leave if the others could continue, else let all end."""

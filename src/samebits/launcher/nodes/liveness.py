@@ -2,9 +2,9 @@
 
 A path between two nodes is cut while bytes of a rank are sent again and again and nobody acknowledges them, as the kernel reports of the
 connections that exchange tensors; a process that stands still there acknowledges, because its kernel does. A path over which nothing
-is sent is not looked at: nobody waits for it.
+is sent is not looked at: nobody waits for it. It is lossy while much is sent again and some of it arrives.
 
-    1.5 s   in doubt: no rank is called stalled while a path is
+    1.5 s   in doubt, or lossy: no rank is called stalled while a path is
     5 s     reported, with both names
     30 s    one of the two nodes is given up
 """
@@ -12,10 +12,12 @@ is sent is not looked at: nobody waits for it.
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from samebits.launcher.nodes.roster import Member
@@ -29,6 +31,8 @@ DOUBT_S, CUT_S = 1.5, 3.5
 PAIR_GIVEN_UP_S = GIVEN_UP_S - SILENT_S
 """How long after that one side is given up."""
 LOOK_S = 1.0
+LOSS_S, LOSSY_LOOKS, LOSSY_SHARE = 10.0, 3, 0.1
+"""A path is lossy where so often within this time packets were sent again, and at least this share of all."""
 STILL_S = 2.0
 """After how long it is published that this node's nursery is stopped."""
 
@@ -37,6 +41,7 @@ class Path(StrEnum):
     """How a node stands with another one."""
 
     WORKS = "works"
+    LOSSY = "lossy"
     DOUBTFUL = "doubtful"
     CUT = "cut"
 
@@ -50,8 +55,12 @@ class Paths:
     """
 
     addresses: Mapping[str, str]
+    lost: dict[str, float] = field(default_factory=dict)
+    """The share of packets that were sent again, as the last look found it."""
     _since: dict[str, float] = field(default_factory=dict)
     _reported: dict[str, Path] = field(default_factory=dict)
+    _sent: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)
+    """When looked at within `LOSS_S`: the packets sent until then, and those sent again."""
 
     def quiet(self, connections: Iterable[Connection], quiet_s: float) -> set[str]:
         """The nodes whose ranks are connected with those here, and sent nothing for so long."""
@@ -64,18 +73,30 @@ class Paths:
 
     def look(self, connections: Iterable[Connection], now: float) -> dict[str, Path]:
         """What is new about the paths since the last look."""
-        unanswered = {one.peer for one in connections if one.is_unanswered}
-        news = {}
+        news, every, found = {}, list(Path), list(connections)
         for node, address in self.addresses.items():
-            if ipaddress.ip_address(address).packed in unanswered:
+            there = [one for one in found if one.peer == ipaddress.ip_address(address).packed]
+            before = self._reported.get(node, Path.WORKS)
+            path = self._loss(node, there, now)
+            if any(one.is_unanswered for one in there):
                 lasts_s = now - self._since.setdefault(node, now)
-                path = Path.CUT if lasts_s >= CUT_S else Path.DOUBTFUL if lasts_s >= DOUBT_S else Path.WORKS
+                path = Path.CUT if lasts_s >= CUT_S else Path.DOUBTFUL if lasts_s >= DOUBT_S else path
+                path = max(path, before, key=every.index)
             else:
                 self._since.pop(node, None)
-                path = Path.WORKS
-            if path is not self._reported.get(node, Path.WORKS):
+            # Connections that ended say nothing: that a path is cut may be why.
+            if there and path is not before:
                 self._reported[node] = news[node] = path
         return news
+
+    def _loss(self, node: str, there: Iterable[Connection], now: float) -> Path:
+        """Whether much was sent again lately, and often: one short interruption is no loss."""
+        newest = now, sum(one.sent for one in there), sum(one.sent_again for one in there)
+        looks = [one for one in self._sent.get(node, []) if now - one[0] <= LOSS_S and one[1] <= newest[1]]
+        looks = self._sent[node] = [*looks, newest]
+        often = sum(one[2] < other[2] for one, other in pairwise(looks))
+        self.lost[node] = (newest[2] - looks[0][2]) / max(newest[1] - looks[0][1], 1)
+        return Path.LOSSY if often >= LOSSY_LOOKS and self.lost[node] >= LOSSY_SHARE else Path.WORKS
 
 
 def to_give_up(pairs: Collection[frozenset[str]], members: Iterable[Member]) -> str:
@@ -148,10 +169,11 @@ class Liveness:
             self._paths = self.view.round, Paths(self.view.addresses_elsewhere(self.node, self.own))
         if not (paths := self._paths[1]).addresses:
             return
-        found = connections(pids) or []
+        found = connections([*pids, os.getpid()]) or []
         self._give_up_frozen(paths.quiet(found, GIVEN_UP_S), now)
         for node, path in paths.look(found, now).items():
-            self.publish({"kind": "path", "round": self.view.round, "node": self.node, "to": node, "path": path})
+            entry = {"kind": "path", "round": self.view.round, "node": self.node, "to": node}
+            self.publish({**entry, "path": path, "lost": paths.lost[node]})
         if not self._is_host:
             return
         pairs = self.view.cut_pairs()

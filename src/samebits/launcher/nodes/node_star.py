@@ -28,6 +28,7 @@ from samebits.launcher.nodes.star import HostStar, Star
 from samebits.launcher.nodes.wire import Wire
 from samebits.protocol.message import packed
 
+LOOK_THERE = "Correct --rdzv-endpoint, or look at what node 0 says."
 CALL_S = 0.1
 """Between two calls at node 0 before there is a connection."""
 END_S = 10.0
@@ -122,7 +123,7 @@ class NodeStar(Star):
     def _fail(self, error: Exception) -> None:
         self._is_over = True
         is_usage = isinstance(error, UsageError | Unreachable | Silent)
-        problem, fix = str(error), "Correct --rdzv-endpoint, or look at what node 0 says."
+        problem, fix = str(error), LOOK_THERE
         if isinstance(error, UsageError | Unreachable):
             problem, fix = error.problem, error.fix
         self._emit({"kind": "failed", "is_usage": is_usage, "why": problem, "fix": fix})

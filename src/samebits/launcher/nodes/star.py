@@ -89,7 +89,8 @@ class Star(ABC):
     def _look_at(self, node: str, wire: Wire, now: float) -> None:
         """Report that a node is silent, or no longer; give it up, or send it a beat."""
         silent_s = now - wire.received_at
-        if (silent_s >= SILENT_S) != wire.is_silent:
+        # One that sends again but does not get what is sent from here is not back.
+        if wire.is_silent != (silent_s >= SILENT_S or (wire.is_silent and not wire.is_acknowledged)):
             wire.is_silent = not wire.is_silent
             kind = "silent" if wire.is_silent else "heard"
             self._emit({"kind": kind, "node": node, "is_there": wire.is_acknowledged})

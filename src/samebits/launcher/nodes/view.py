@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 from samebits.launcher.nodes.preflight import Check
 from samebits.launcher.nodes.roster import Member, NodeRecord, Refused
 from samebits.protocol.records import restored
+
+SAY_AGAIN_S = 60.0
+"""How often the same is said of the network between two nodes."""
+LOSSY = "lossy"
 
 
 @dataclass
@@ -212,6 +217,12 @@ class Notices:
     on_notice: Callable[[dict[str, Any]], None]
     gauges: dict[str, list[list[float]]] = field(default_factory=dict)
     """Those of other nodes in this round, as they published them last; known on the first node."""
+    _said: dict[tuple[str, frozenset[str]], float] = field(default_factory=dict)
+    """When what was said last to begin between which two nodes."""
+    _begun: set[tuple[str, frozenset[str]]] = field(default_factory=set)
+    """Of it, what is not said to be over."""
+    _lost: dict[frozenset[str], float] = field(default_factory=dict)
+    """When it was known last that packets between two nodes get lost."""
 
     def members_elsewhere(self) -> list[Member]:
         """The other nodes of this round, in their order."""
@@ -255,7 +266,9 @@ class Notices:
             None,
         )
         is_silent = entry["kind"] == "silent"
-        if one is not None and (entry.get("is_there") if is_silent else one.node in self.view.stopped):
+        pair = frozenset({self.record.node, one.node if one is not None else node})
+        is_still = entry.get("is_there") and not self._loses(pair)
+        if one is not None and (is_still if is_silent else one.node in self.view.stopped):
             process = one.launcher if is_silent else 0
             entry = {"kind": "stopped", "node": one.node, "what": "launcher" if is_silent else "", "process": process}
             if self.record.is_host:
@@ -266,25 +279,48 @@ class Notices:
                 self.take(entry)
             return
         who = self._name_of(node)
-        text = f"{who} has sent nothing for 5 s: its link is cut, or the machine stands still"
+        text = f"{who} has sent nothing for 5 s: its link is cut or loses much, or the machine stands still"
         text = text if is_silent else f"{who} is back"
-        self.say("nodes", text)
         # Node 0 alone is connected to all others.
-        if self.record.is_host:
+        if self._say_of("silent", pair, text, begins=is_silent) and self.record.is_host:
             self.publish_notice("nodes", text, about=node)
 
-    def _report_path(self, entry: dict[str, Any]) -> None:
-        """Say once that two nodes do not reach each other, or do again; before the view takes it."""
-        pair = {entry["node"], entry["to"]}
-        was_cut = self.view.paths.get((entry["node"], entry["to"])) == "cut"
-        is_cut = entry["path"] == "cut"
-        if was_cut == is_cut or self.view.paths.get((entry["to"], entry["node"])) == "cut":
-            return
-        one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
-        text = f"{one} and {other} reach each other again"
-        if is_cut:
-            text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
+    def _say_of(self, what: str, pair: frozenset[str], text: str, *, begins: bool) -> bool:
+        """Say that something begins between two nodes, once a minute at most, or that what was said is over; whether it was said.
+
+        Where packets get lost, nodes are silent or cut off every few seconds: that they get lost is enough.
+        """
+        now, key = time.monotonic(), (what, pair)
+        is_recent = now - self._said.get(key, -SAY_AGAIN_S) < SAY_AGAIN_S
+        if is_recent or (what != LOSSY and self._loses(pair)) if begins else key not in self._begun:
+            return False
+        (self._begun.add if begins else self._begun.discard)(key)
+        self._said |= {key: now} if begins else {}
         self.say("nodes", text)
+        return True
+
+    def _loses(self, pair: frozenset[str]) -> bool:
+        """Whether packets between these nodes get lost, or did lately."""
+        is_lossy = any(frozenset(one) == pair and path == LOSSY for one, path in self.view.paths.items())
+        return is_lossy or time.monotonic() - self._lost.get(pair, -SAY_AGAIN_S) < SAY_AGAIN_S
+
+    def _report_path(self, entry: dict[str, Any]) -> None:
+        """Say that two nodes do not reach each other, do again, or lose much of what they send; before the view takes it."""
+        pair, path = frozenset({entry["node"], entry["to"]}), entry["path"]
+        one, other = (self._name_of(node) for node in sorted(pair, key=lambda node: self.view.numbers().get(node, 0)))
+        was = self.view.paths.get((entry["node"], entry["to"]))
+        if LOSSY in (path, was):
+            self._lost[pair] = time.monotonic()
+        if path == LOSSY:
+            text = f"{entry['lost']:.0%} of the packets between {one} and {other} are lost"
+            self._say_of(path, pair, f"{text}: exchanges wait for the network there, not for the script", begins=True)
+            return
+        if (was == "cut") == (path == "cut") or self.view.paths.get((entry["to"], entry["node"])) == "cut":
+            return
+        text = f"{one} and {other} reach each other again"
+        if path == "cut":
+            text = f"{one} and {other} have not reached each other for 5 s: what ranks send there is not acknowledged"
+        self._say_of("cut", pair, text, begins=path == "cut")
 
     def _report_stopped(self, entry: dict[str, Any]) -> None:
         """Say that nobody watches the ranks of another node, or somebody again."""

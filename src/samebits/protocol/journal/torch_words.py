@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import re
+import sys
 
 from samebits.errors import UsageError
 from samebits.protocol.journal.device_words import help_with_device
@@ -52,7 +54,50 @@ def way_out(error: BaseException) -> str:
     """What to do about an error of torch, or an iterator that is over; empty where nothing is known."""
     if isinstance(error, StopIteration):
         return STEPS_ARE_OVER
-    return _way_without_form(error) or _way_without_compiler(error) or help_with_device(error)
+    of_one_kind = _way_without_form(error) or _way_without_compiler(error) or help_with_device(error)
+    return of_one_kind or _way_of_a_batch(error) or _way_of_a_setup(error)
+
+
+_NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver")
+LEAVE_OUT_CUDA = (
+    'Ranks compute on the CPU here. Leave out .cuda() and .to("cuda"): models and batches of run.prepare are where they belong; '
+    "for anything else write .to(run.device)."
+)
+ONE_GROUP = "There is a group: leave it out behind samebits.init(), or ask dist.is_initialized() first."
+
+
+def _way_of_a_setup(error: BaseException) -> str:
+    """What is wrong around the script: no GPU, a module that is not installed, a second group."""
+    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(str(error)):
+        return LEAVE_OUT_CUDA
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        return f"Install it where samebits is: {sys.executable} -m pip install {name} (or the package that has {name})."
+    return ONE_GROUP if "initialize the default process group twice" in str(error) else ""
+
+
+_TURN = re.compile(r"\s*for (\w+) in (\w+)\s*:")
+
+
+def _way_of_a_batch(error: BaseException) -> str:
+    """What to write where `for step in loader`, whose turns are batches to evaluate, was meant as the loop over steps."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not isinstance(error, ValueError) or "values to unpack" not in str(error):
+        return ""
+    frame = trace.tb_frame
+    words = linecache.getline(frame.f_code.co_filename, trace.tb_lineno)
+    for line in range(trace.tb_lineno - 1, 0, -1):
+        turn = _TURN.match(linecache.getline(frame.f_code.co_filename, line))
+        if turn and re.search(rf"\bin {turn[1]}\b", words):
+            loader = frame.f_locals.get(turn[2], frame.f_globals.get(turn[2]))
+            is_loader = type(loader).__name__ in ("PreparedLoader", "PreparedStream")
+            return (
+                f"To train write `for {turn[1]} in run.steps({turn[2]})`: {turn[2]} itself has batches to evaluate."
+                * is_loader
+            )
+    return ""
 
 
 _LIMIT = re.compile(r"exceeding the (\w+) .*?currently set to (\d+)")

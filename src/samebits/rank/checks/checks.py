@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from samebits.notices import say
 from samebits.protocol.run_folder import RunFolder
 from samebits.rank.caller import where
-from samebits.rank.checks.idle_loops import NOT_ZEROED, Updates
+from samebits.rank.checks.idle_loops import NOT_ZEROED, Updates, empty_lanes
 from samebits.rank.checks.labels import look_around_lane, note_gradients
 from samebits.rank.checks.lane_exchanges import LaneExchanges
 from samebits.rank.checks.unprepared_optimizers import UnpreparedOptimizers
@@ -43,6 +43,7 @@ class ScriptChecks:
         self._exchanges = LaneExchanges(position)
         self._metrics = UnreducedMetrics()
         self._updates = Updates()
+        self._has_empty_lanes = False
         self._files = WrittenFiles(folder.path if folder else None) if world_size > 1 else None
 
     def take(self, optimizer: Optimizer) -> None:
@@ -50,6 +51,12 @@ class ScriptChecks:
 
     def before_step(self) -> None:
         self._updates.steps += 1
+        sizes = self.run.loop_state.position.lane_samples
+        # The first step of an epoch is a whole one.
+        if not (self._has_empty_lanes or self.run.components.step_timer.step_in_epoch) and 0 in sizes:
+            self._has_empty_lanes = True
+            if self.run.is_users_main:
+                say(f"{where()}: {empty_lanes(sizes, self.run.components.transport.world_size)}")
         self.say_shares()
 
     def begin_pass(self, *, is_first: bool) -> None:
@@ -59,7 +66,7 @@ class ScriptChecks:
 
     def end_pass(self) -> None:
         models = self.run.loop_state.prepared.models
-        self._updates.end_pass(one for model in models for one in model.parameters())
+        self._updates.end_pass(models)
 
     def before_update(self, optimizer: Optimizer) -> None:
         if self._updates.before_update(optimizer) and self.run.is_users_main:
@@ -71,7 +78,7 @@ class ScriptChecks:
             has_optimizer=any(isinstance(one, Optimizer) for one in self.run.loop_state.prepared.taken),
         )
         if text and self.run.is_users_main:
-            say(text)
+            say(f"{where()}: {text}")
 
     def enter_lane(self) -> None:
         self._optimizers.begin_lane()

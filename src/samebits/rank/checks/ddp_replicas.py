@@ -132,7 +132,9 @@ class Replicas:
     def _say(self, number: int, words: str, found: tuple[str, tuple[int, ...]] | None) -> None:
         if found is not None and _is_first(self._folder.replicas / f"{number}-said"):
             said = f"replicas of a DistributedDataParallel model have come apart: {words}, {found[0]}"
-            say(f"{said}.")
+            say(
+                f"{said}. A script that averages them now and then has them apart in between: average once more at its end."
+            )
             Case(FINDING, said, found[1]).add_to(self._folder.findings)
 
 

@@ -1,4 +1,4 @@
-"""Loops that train nothing, or something else than was meant: without run.backward, optimizer.step() or zero_grad().
+"""Loops that train nothing, or something else than was meant: without run.backward, optimizer.step(), zero_grad() or train().
 
 All of them are legal, so they are told, once, and refuse nothing. That gradients were never reset shows in one parameter of
 the first optimizer: between two updates, each pass began with the very gradient that the pass before it had left.
@@ -6,10 +6,10 @@ the first optimizer: between two updates, each pass began with the very gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from samebits.rank.checks.unprepared_optimizers import Mark, mark
@@ -30,6 +30,30 @@ NOT_ZEROED = (
     "after optimizer.step(), unless that is meant."
 )
 
+IN_EVAL_MODE = (
+    "all steps were trained in eval mode: dropout is off, and BatchNorm keeps its averages. Call model.train() before the loop, "
+    "unless that is meant."
+)
+ONLY_IN_TRAINING = (
+    nn.Dropout,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+)
+
+
+def empty_lanes(sizes: Sequence[int], num_ranks: int) -> str:
+    """What to say of a step with lanes of these sizes, some of them 0."""
+    samples, empty = sum(sizes), sizes.count(0)
+    fix = f"Make it larger, or set lanes={samples}." if samples >= num_ranks else "Make it larger."
+    return (
+        f"a step has {samples} sample{'s' if samples > 1 else ''} for {len(sizes)} lanes, so {empty} stay{'s' if empty == 1 else ''} "
+        f"empty: batch_size is of all ranks and lanes together. {fix}"
+    )
+
 
 @dataclass
 class Updates:
@@ -49,6 +73,8 @@ class Updates:
     """The gradient of `_watched` as the last pass or update left it."""
     _passes: int = 0
     """Passes that have begun since the first update."""
+    _in_eval_mode: bool | None = None
+    """Whether no pass so far found a model that trains, where that makes a difference; None: before the first."""
     _was_reset: bool = False
     _is_judged: bool = False
 
@@ -59,9 +85,14 @@ class Updates:
             now = mark(self._watched)
             self._was_reset |= now is None or now != self._left
 
-    def end_pass(self, parameters: Iterator[Tensor]) -> None:
-        """The gradients are complete; of `parameters`, those of all prepared models."""
-        self.has_gradient = self.has_gradient or any(one.grad is not None for one in parameters)
+    def end_pass(self, models: Sequence[nn.Module]) -> None:
+        """The gradients of all prepared models are complete."""
+        self.has_gradient = self.has_gradient or any(
+            one.grad is not None for model in models for one in model.parameters()
+        )
+        if self._in_eval_mode is not False:
+            parts = [one for model in models for one in model.modules() if isinstance(one, ONLY_IN_TRAINING)]
+            self._in_eval_mode = bool(parts) and not any(model.training for model in models)
         if self._watched is not None:
             self._left = mark(self._watched)
 
@@ -89,4 +120,6 @@ class Updates:
             return NO_BACKWARD
         if not self.has_gradient:
             return NO_GRADIENT
-        return NO_STEP if has_optimizer and not self.count else ""
+        if has_optimizer and not self.count:
+            return NO_STEP
+        return IN_EVAL_MODE if self._in_eval_mode else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import traceback
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from samebits.errors import UsageError, mistake_text
 from samebits.machine.visible import visible, write_error
 from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
@@ -20,6 +22,7 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.protocol.skipped_steps import OPTION
+from samebits.rank.caller import is_passed_over
 from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
 from samebits.rank.checks.loss_gauge import settle_losses
@@ -247,7 +250,7 @@ _is_there = False
 
 
 def help_with_errors(environment: RankEnvironment) -> None:
-    """Let this process's last traceback be followed by what to do, where that is known.
+    """Let this process's last traceback be followed by what to do, where that is known; of a mistake only the user's frames are shown.
 
     Not under `samebits run`, which has it in its report. Torch's own hook may come around it.
     """
@@ -257,6 +260,10 @@ def help_with_errors(environment: RankEnvironment) -> None:
     _is_there, previous = True, sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, UsageError) and error.__cause__ is None:
+            users = [one for one in traceback.extract_tb(trace) if not is_passed_over(one.filename)]
+            write_error("".join(traceback.format_list(users)) + mistake_text(error.problem, error.fix))
+            return
         previous(kind, error, trace)
         if words := way_out(error):
             write_error(f"help: {visible(words)}")

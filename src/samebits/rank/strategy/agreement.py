@@ -181,7 +181,7 @@ def _mistake(rank: int, name: str, other_name: str, digest: str, other_digest: s
     return UsageError(
         f"{name!r} has different values on rank {rank} than on rank 0.",
         "Build the model after samebits.init(), which gives every rank the same random numbers, and do not seed from "
-        "the rank or the time.",
+        "the rank or the time; what lanes left (a mask) is put together first by run.lane_sum.",
     )
 
 

@@ -27,10 +27,10 @@ def numbers(losses: Sequence[Tensor]) -> list[float]:
 def check_loss(loss: Tensor, weight: float | None) -> None:
     """Raise `UsageError` for anything but a scalar that needs a gradient, and for a weight below 0."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
+        number = "Pass the loss itself: item() and float() leave a number, which has no backward."
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(
-            f"run.backward needs a scalar loss, but got {shape}.", "Take the mean over the lane's samples."
-        )
+        fix = "Take the mean over the lane's samples." if isinstance(loss, Tensor) else number
+        raise UsageError(f"run.backward needs a scalar loss, but got {shape}.", fix)
     if not loss.requires_grad:
         raise UsageError(
             "The loss does not require grad: it was detached, computed under torch.no_grad(), or no parameter is "

@@ -165,3 +165,13 @@ def test_nodes_on_one_disk_share_a_name_and_its_states(tmp_path):
     assert [run.finish().code for run in runs] == [0, 0], [run.err for run in runs]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["exp"]
     assert len(list((tmp_path / "runs" / "exp").glob("*-script*"))) == 2
+
+
+def test_a_first_node_whose_port_another_program_has_is_told_to_take_another_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        endpoint = f"127.0.0.1:{other.getsockname()[1]}"
+        options = ("--nnodes", "2", "--rdzv-endpoint", endpoint, "--node-rank", "0", "-n", "1")
+        done = start(tmp_path, *options, write_script(tmp_path, SCRIPT), env={"SAMEBITS_KEY": KEY}).finish()
+    assert done.code == 2, done.err
+    assert "If another program has this port, name another one in --rdzv-endpoint on all nodes." in done.err
+    assert not (tmp_path / "started").exists()

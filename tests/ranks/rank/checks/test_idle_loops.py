@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import samebits
-from samebits.rank.checks.idle_loops import NO_BACKWARD, NO_GRADIENT, NO_STEP, NOT_ZEROED
+from samebits.rank.checks.idle_loops import IN_EVAL_MODE, NO_BACKWARD, NO_GRADIENT, NO_STEP, NOT_ZEROED
 from samebits.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
 from tests.support.promises import promise
@@ -155,3 +155,37 @@ def test_a_loss_that_reaches_no_parameter_is_told_once(ranks, strategy):
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "pipeline", "dp", "hogwild"])
 def test_one_that_does_is_not_told_whatever_the_strategy(strategy):
     assert NO_GRADIENT not in "".join(run_ranks(of_loss, Started(2 - (strategy == "dp")), F.cross_entropy, strategy))
+
+
+def told(batch_size, lanes, in_eval=False):
+    """What a loop says over so small batches, or in eval mode."""
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        run = samebits.init(seed=1, lanes=lanes)
+        model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(19), batch_size))
+        model.train(not in_eval)
+        for _ in run.epochs(2):
+            for step in run.steps(loader):
+                for images, labels in step:
+                    run.backward(F.cross_entropy(model(images), labels))
+                optimizer.step()
+                optimizer.zero_grad()
+        samebits.finish()
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lanes_that_stay_empty_are_told_once_with_the_line(ranks):
+    first, *others = run_ranks(told, Started(ranks), 2, 4)
+    [line] = [one for one in first.splitlines() if "empty" in one]
+    assert line.startswith("samebits: test_idle_loops.py:")
+    assert "a step has 2 samples for 4 lanes, so 2 stay empty" in line
+    assert line.endswith("Make it larger, or set lanes=2.")
+    assert not any("empty" in one for one in others)
+    assert "empty" not in run_ranks(told, Started(1), 8, 4)[0], "the last step of an epoch is short by itself"
+
+
+@pytest.mark.parametrize("in_eval", [True, False])
+def test_training_in_eval_mode_is_told_once_where_it_makes_a_difference(in_eval):
+    assert sum(text.count(IN_EVAL_MODE) for text in run_ranks(told, Started(2), 8, 4, in_eval)) == in_eval

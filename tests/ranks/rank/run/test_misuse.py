@@ -6,7 +6,15 @@ import samebits
 from samebits.errors import UsageError
 from samebits.protocol.layout.mesh import Form
 from samebits.testing.ranks import RankFailed, Started, run_ranks
-from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
+from tests.scripts.mistakes import (
+    MISTAKES,
+    few_lanes,
+    number_as_loss,
+    rate_of_rank,
+    steps_on_one_rank,
+    swapped_results,
+    unprepared_loader,
+)
 from tests.scripts.refused_preparations import REFUSED
 from tests.support.promises import promise
 
@@ -33,6 +41,21 @@ def test_a_mistake_is_one_sentence(mistake):
         run_ranks(mistake, Started(2, timeout_s=30))
     assert caught.value.error_type == "UsageError"
     assert SENTENCES[mistake] in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (number_as_loss, "got float. Pass the loss itself: item() and float() leave a number"),
+        (swapped_results, "but got a SGD. run.prepare returns things in the order in which it gets them"),
+        (unprepared_loader, "but got a DataLoader. Write `loader = run.prepare(loader)`"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_the_help_is_about_what_was_passed(mistake, says):
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(mistake, Started(1, timeout_s=30))
+    assert says in caught.value.message
 
 
 @pytest.mark.parametrize("mistake", [steps_on_one_rank, rate_of_rank], ids=lambda mistake: mistake.__name__)

@@ -34,3 +34,24 @@ def test_under_torchrun_each_rank_says_it(tmp_path):
     script = write_script(tmp_path, SCRIPT)
     ended = start_python(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node=2", script).finish()
     assert f"[rank0]: {HELP}" in ended.err or f"[rank1]: {HELP}" in ended.err
+
+
+def test_a_mistake_in_a_plain_script_is_its_line_and_two_more(tmp_path):
+    text = """
+        import torch
+        import samebits
+
+        run = samebits.init()
+        model = run.prepare(torch.nn.Linear(2, 1))
+        model(torch.ones(3, 2)).sum().backward()
+    """
+    ended = start_python(tmp_path, write_script(tmp_path, text)).finish()
+    assert ended.code == 1
+    file, line, problem, fix = ended.err[ended.err.index("  File") :].splitlines()[:4]
+    assert (file.endswith('script.py", line 7, in <module>'), line.strip()) == (
+        True,
+        "model(torch.ones(3, 2)).sum().backward()",
+    )
+    assert problem.startswith("error: loss.backward() was called on a prepared model")
+    assert fix.startswith("help: Call run.backward(loss)")
+    assert "site-packages" not in ended.err

@@ -66,3 +66,30 @@ def test_a_pair_counts_while_one_of_the_two_tells_it_in_this_round():
     assert view.cut_pairs() == {frozenset("bc")}
     view.take({"kind": "gone", "node": "c"})
     assert view.cut_pairs() == set()
+
+
+def sent(now, again, peer=B, **how):
+    return Connection(1, peer, 0, how.get("is_unanswered", False), 0.0, sent=10 * now, sent_again=again)
+
+
+def test_a_path_is_lossy_where_much_is_sent_again_often_and_works_when_that_is_over():
+    paths = Paths({"b": "10.0.0.2"})
+    told = [paths.look([sent(now, 3 * now)], float(now)) for now in range(5)]
+    assert told == [{}, {}, {}, {"b": Path.LOSSY}, {}]
+    assert paths.lost["b"] == 0.3
+    told = [paths.look([sent(now, 15)], float(now)) for now in range(5, 17)]
+    assert {"b": Path.WORKS} in told
+    once = Paths({"b": "10.0.0.2"})
+    assert not any(once.look([sent(now, 8 if now > 1 else 0)], float(now)) for now in range(12)), "one interruption"
+    few = Paths({"b": "10.0.0.2"})
+    assert not any(few.look([sent(now, now // 2)], float(now)) for now in range(12)), "5 %"
+
+
+def test_a_path_without_connections_is_not_called_good_again():
+    paths = Paths({"b": "10.0.0.2"})
+    cut = [connection(B, is_unanswered=True)]
+    paths.look(cut, 0.0)
+    assert paths.look(cut, CUT_S) == {"b": Path.CUT}
+    assert paths.look([], 5.0) == {}, "the ranks have ended"
+    assert paths.look(cut, 6.0) == {}, "others try"
+    assert paths.look([connection(B)], 7.0) == {"b": Path.WORKS}

@@ -127,3 +127,36 @@ def test_a_launcher_whose_machine_answers_is_told_as_one_that_stands_still():
     assert other.view.stopped == {"a"} and "the launcher of node 0 (host host-a) stands still" in printed[0][1]
     other.report_silence({"kind": "heard", "node": "", "is_there": True})
     assert not other.view.stopped and "has resumed" in printed[1][1] and not log
+
+
+def path(to, how, *, by="b", lost=0.0):
+    return {"kind": "path", "round": 0, "node": by, "to": to, "path": how, "lost": lost}
+
+
+def tell(sayings, *entries):
+    for entry in entries:
+        sayings.take(entry)
+        sayings.view.take(entry)
+
+
+def test_the_same_of_the_network_is_said_once_a_minute(monkeypatch):
+    sayings, _, printed, _ = node("a")
+    for at in (0.0, 10.0, 20.0, 61.0):
+        monkeypatch.setattr("samebits.launcher.nodes.view.time.monotonic", lambda at=at: at)
+        tell(sayings, path("c", "cut"), path("c", "works"))
+        sayings.report_silence({"kind": "silent", "node": "b"})
+        sayings.report_silence({"kind": "heard", "node": "b"})
+    assert [text[:45] for _, text in printed] == 2 * [
+        "node 1 (host host-b) and node 2 (host host-c)",
+        "node 1 (host host-b) and node 2 (host host-c)",
+        "node 1 (host host-b) has sent nothing for 5 s",
+        "node 1 (host host-b) is back",
+    ]
+
+
+def test_where_packets_get_lost_that_alone_is_said():
+    sayings, _, printed, _ = node("a")
+    tell(sayings, path("b", "lossy", by="a", lost=0.31), path("b", "cut", by="a"), path("b", "lossy", by="a", lost=0.4))
+    sayings.report_silence({"kind": "silent", "node": "b", "is_there": True})
+    text = "31% of the packets between node 0 (host host-a) and node 1 (host host-b) are lost: exchanges wait for the network there, "
+    assert printed == [("nodes", f"{text}not for the script")]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from samebits.protocol.journal.failure import FailureKind, describe, kind_of
@@ -152,3 +154,51 @@ def test_what_stages_told_the_compiler_is_the_way_out():
         f"Call to graph_break()\n  Explanation: User-inserted graph break. Message: {words}\n  Hint: Remove it."
     )
     assert way_out(told) == words
+
+
+class PreparedLoader(list[list[Tensor]]):
+    """By its name, as the words know it."""
+
+
+def steps_of_a_loader_that_evaluates() -> None:
+    loader = PreparedLoader([[torch.zeros(3, 2), torch.zeros(3)]])
+    for step in loader:
+        for inputs, labels in step:
+            raise AssertionError(inputs, labels)
+
+
+def a_list_that_cannot_be_unpacked() -> None:
+    loader = [[torch.zeros(3, 2)]]
+    for step in loader:
+        for inputs, labels in step:
+            raise AssertionError(inputs, labels)
+
+
+def a_module_that_is_missing() -> None:
+    importlib.import_module("no_such_module.of_ours")
+
+
+def a_device_that_is_not_there() -> None:
+    raise AssertionError("Torch not compiled with CUDA enabled")
+
+
+def a_second_group() -> None:
+    raise ValueError("trying to initialize the default process group twice!")
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (steps_of_a_loader_that_evaluates, "To train write `for step in run.steps(loader)`"),
+        (a_list_that_cannot_be_unpacked, ""),
+        (a_module_that_is_missing, f"Install it where samebits is: {sys.executable} -m pip install no_such_module"),
+        (a_device_that_is_not_there, 'Leave out .cuda() and .to("cuda")'),
+        (a_second_group, "There is a group: leave it out"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_a_first_mistake_has_a_way_out(program: Callable[[], None], says: str) -> None:
+    with pytest.raises((ValueError, AssertionError, ImportError)) as told:
+        program()
+    assert says in (found := way_out(told.value))
+    assert bool(found) == bool(says)

@@ -42,7 +42,7 @@ def two_ranks(path):
     return [Replicas(RunFolder(path), rank, range(2), 2) for rank in range(2)]
 
 
-def test_the_last_rank_that_comes_says_it_once(tmp_path):
+def test_the_last_rank_that_comes_says_it_once(tmp_path, capsys):
     models = [Wrapped(1.0), Wrapped(2.0)]
     for replicas, model in zip(two_ranks(tmp_path), models, strict=True):
         replicas.begins(model)
@@ -51,6 +51,7 @@ def test_the_last_rank_that_comes_says_it_once(tmp_path):
         replicas.ends(model)
     [case] = cases_in(tmp_path / "findings.jsonl")
     assert (case.ranks, "'bias' is not the same on rank 1" in case.said) == ((1,), True)
+    assert "A script that averages them now and then has them apart in between" in capsys.readouterr().err
 
 
 def test_copies_evaluations_and_what_a_script_leaves_behind_say_nothing(tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from torch.utils.data import DataLoader
+
 from samebits.errors import SamebitsError, UsageError
 from samebits.protocol.journal.ring import Phase
 from samebits.protocol.layout.stream_key import Domain
@@ -64,9 +66,11 @@ def _train_epochs(run: RunState, loader: PreparedLoader, epochs: Iterator[int]) 
 def checked_loader(run: RunState, loader: object) -> PreparedLoader:
     """The loader, if steps over it may begin now; raise `UsageError` if not."""
     if not isinstance(loader, PreparedLoader):
-        raise UsageError(
-            "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
-        )
+        fix = "Write `loader = run.prepare(loader)`, or name it with the others: `model, loader = run.prepare(model, loader)`."
+        if not isinstance(loader, DataLoader):
+            fix = "run.prepare returns things in the order in which it gets them: write the same names on both sides."
+        kind = type(loader).__name__
+        raise UsageError(f"run.steps needs the loader that run.prepare returned, but got a {kind}.", fix)
     if not any(loader is own for own in run.loop_state.prepared.loaders):
         raise UsageError(
             "This loader belongs to an earlier samebits.init.", "Pass the DataLoader to run.prepare again."

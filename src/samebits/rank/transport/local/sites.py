@@ -54,7 +54,7 @@ def describe(code: CodeType, lasti: int) -> tuple[int, int, str]:
         return INNER, 0, ""
     span = span_of(code, lasti)
     text = text_at(file, span)
-    words = f"{file}\0{code.co_qualname}\0{text}".encode() if text else b""
+    words = f"{file}\0{code.co_qualname}\0{text}".encode(errors="surrogateescape")
     label = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") if text else 0
     return USERS, label, short(file, span[0])
 

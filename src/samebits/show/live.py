@@ -16,6 +16,7 @@ from samebits.launcher.watch.places import run_at
 from samebits.launcher.watch.view import Viewer
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import RunFolder
+from samebits.show.ranks import rank_rows
 from samebits.show.story import Record, read_record, story_of
 
 
@@ -28,6 +29,9 @@ class LiveRun:
     """
 
     path: Path
+    killed: dict[int, float] = field(default_factory=dict)
+    """Ranks that somebody killed from the page, and when."""
+    _reached: int = 0
     _viewer: Viewer | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -36,12 +40,13 @@ class LiveRun:
         with self._lock:
             record = read_record(RunFolder(self.path))
             rows, is_over = self.ranks()
+            self._reached = max([self._reached, *(row["step"] for row in rows)])
             if record.is_elsewhere:
                 rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
                 is_over = False
             return {
                 "story": story_of(record),
-                "ranks": rows,
+                "ranks": rank_rows(rows, record.events, self.killed, self._reached),
                 "is_over": record.ended is not None or is_over,
                 "note": "" if record.ended is not None or not is_over else "The launcher of this run is gone.",
             }

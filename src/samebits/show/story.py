@@ -19,6 +19,7 @@ from samebits.launcher.diagnosis.spent import TIME_NAMES
 from samebits.launcher.watch.diagnosis import block_in, not_in
 from samebits.launcher.watch.places import run_at
 from samebits.launcher.watch.table import duration_text
+from samebits.machine.processes import began_ticks
 from samebits.machine.visible import visible, visible_lines
 from samebits.protocol.branch import Course
 from samebits.protocol.case import cases_in
@@ -85,8 +86,8 @@ class Record:
     def is_left(self) -> bool:
         """Whether its launcher has gone without an end, as far as one can see from here."""
         with suppress(UsageError):
-            run = run_at(str(self.folder.path), self.folder.path)
-            return not (self.ended or self.is_elsewhere or run.is_led or self.folder.outcome.exists())
+            pid, ticks = run_at(str(self.folder.path), self.folder.path).launcher
+            return not (self.ended or self.is_elsewhere) and pid > 0 and began_ticks(pid) != ticks
         return False
 
     @property

@@ -122,7 +122,7 @@ def test_reports_say_how_a_run_ended_and_a_comparison_keeps_its_words_whole(tmp_
         assert page.driven.locator(".kind.end").evaluate("one => one.classList.contains('fails')")
         page.check()
         page.driven.set_viewport_size({"width": 390, "height": 844})
-        assert min(page.driven.evaluate(EVENT_WIDTHS)) > 200, "not a word a line"
+        assert min(page.driven.evaluate(EVENT_WIDTHS)) > 280, "not a word a line"
         assert page.driven.evaluate(UNBROKEN)
         page.close()
 

@@ -111,7 +111,7 @@ class Page:
             # A chart follows a moment after the window.
             self.until("document.documentElement.scrollWidth <= innerWidth")
             for scheme in ("light", "dark"):
-                self.driven.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                self.driven.emulate_media(color_scheme=scheme)
                 assert self.driven.evaluate(TOO_FAINT) == [], f"{width} {scheme}"
         self.driven.set_viewport_size({"width": WIDTHS[0], "height": 900})
         assert self.complaints == []

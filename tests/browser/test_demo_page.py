@@ -20,7 +20,7 @@ NOTE_ALL = """() => {
   });
   new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
 }"""
-PASSED = "([rank, step]) => +document.querySelectorAll('.rank')[rank]?.innerText.match(/step ([0-9]+)/)[1] > step"
+PASSED = "([rank, step]) => +document.querySelectorAll('.rank')[rank]?.innerText.match(/step ([0-9]+)/)?.[1] > step"
 CAN_KILL = "rank => document.querySelector(`[aria-label='kill rank ${rank}']`)?.ariaDisabled === 'false'"
 FOCUSED = "document.activeElement.ariaLabel"
 HASHES = "[...document.querySelectorAll('.hashes b')].map(one => [one.innerText, one.getClientRects().length])"

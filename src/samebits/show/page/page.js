@@ -175,7 +175,7 @@ function comparison({ stories, differences, speeds, verdict }) {
   if (verdict) main.append(el("div", { class: verdict.ok ? "card ok" : "card bad" }, verdict.text));
   main.append(el("div", { class: "card scroll" }, el("table", {},
     el("tr", {}, ...["run", "status", "samples/s", "speed", "first other value", "bits"].map((h, i) => el("th", { class: i === 2 || i === 3 ? "n" : null }, h))),
-    ...stories.map((story, i) => el("tr", {}, el("td", { class: "run" }, el("i", { class: "swatch", style: `background:var(${LINES[i % LINES.length]})` }), story.name, story.branch ? el("div", { class: "sub small" }, story.branch) : null), el("td", { class: story.is_bad ? "kind fails" : null }, story.status),
+    ...stories.map((story, i) => el("tr", {}, el("td", { class: "run" }, el("i", { class: "swatch", style: `background:var(${LINES[i % LINES.length]})` }), story.name, story.branch ? el("div", { class: "sub small" }, story.branch) : null), el("td", { class: story.is_bad ? "fails" : null }, story.status),
       el("td", { class: "n" }, speeds[i].samples_per_s == null ? "" : Math.round(speeds[i].samples_per_s).toLocaleString("en-US")),
       el("td", { class: "n" }, speeds[i].ratio == null ? "" : `${speeds[i].ratio.toFixed(2)}×`),
       el("td", {}, differences[i]), el("td", {}, el("code", {}, (story.bits.bits || "").replace("sha256:", "").slice(0, 12))))))));
@@ -279,7 +279,7 @@ function rankRow(rank) {
   const box = el("div", { class: "rank" }, el("div", {}, dot, `rank ${rank}`), el("div", {}, step, what), button);
   return { box, update(row, kills) {
     box.className = `rank ${row.state}`; dot.className = `dot ${row.state}`;
-    step.textContent = `step ${count(row.step)}`;
+    step.textContent = row.step ? `step ${count(row.step)} done` : "no step done yet";
     what.textContent = what.title = row.doing;
     button.hidden = !kills; canKill = row.can_kill;
     if (performance.now() >= pressed) look(row.can_kill ? "kill" : row.state === "lost" ? "killed" : row.state === "ended" ? "ended" : "…");

@@ -10,7 +10,8 @@ import pytest
 from tests.support.browser import Page, browser, missing
 from tests.support.launching import start_python, until
 
-pytestmark = [pytest.mark.ranks, pytest.mark.skipif(bool(missing()), reason=missing())]
+# The whole demo is trained: five times the usual time, for a machine that is busy.
+pytestmark = [pytest.mark.ranks, pytest.mark.compiles, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 NOTE_ALL = """() => {
   window.seen = [];

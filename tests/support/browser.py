@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 WIDTHS = (1280, 390)
-LIMIT_MS, LOOK_MS = 60_000, 50
+LIMIT_MS, LOOK_MS = 120_000, 50
 TOO_FAINT = """() => {
   const canvas = new OffscreenCanvas(1, 1), context = canvas.getContext("2d", { willReadFrequently: true });
   const over = (colour, below) => {

@@ -48,18 +48,17 @@ def diagnose(run: str | None, as_json: bool) -> None:
 
 def _show(run: Run, diagnosis: Diagnosis, console: Console) -> None:
     from samebits.launcher.diagnosis.findings import FINDINGS
+    from samebits.launcher.watch.diagnosis import not_in
     from samebits.launcher.watch.table import show_table, table_of
-    from samebits.protocol.case import latest, names_of
+    from samebits.protocol.case import names_of
 
     for label, text in [
         ("run", run.text),
         ("state", diagnosis.headline),
         *(("lost", text) for text in diagnosis.losses),
-        # What the block says already is left out; both begin with the same clause.
         *(
             ("now" if case in diagnosis.now else "found", f"{case.finding}: {case.said}")
-            for case in latest(diagnosis.cases)
-            if case.said.partition("; ")[0] not in diagnosis.block
+            for case in not_in(diagnosis.block, diagnosis.cases)
         ),
     ]:
         console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)

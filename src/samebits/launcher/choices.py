@@ -47,6 +47,10 @@ class OnStall(StrEnum):
     STOP = "stop"
 
 
+NO_LIMIT = 1_000_000
+"""So many restarts that nobody counts them down."""
+
+
 @dataclass(frozen=True)
 class Recovery:
     """What `samebits.launcher.recovery` may do."""

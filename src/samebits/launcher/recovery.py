@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.launcher.blame import RankEnd, Verdict
-from samebits.launcher.choices import OnDamage, Recover, Recovery
+from samebits.launcher.choices import NO_LIMIT, OnDamage, Recover, Recovery
 from samebits.machine.processes import signal_name
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.ring import Record
@@ -85,6 +85,11 @@ class RestartAll:
     """How many, if they are fewer than before; else 0."""
     given_up: int = 1
     """How many fewer, if they are."""
+
+    @property
+    def counted(self) -> str:
+        """`restart 1 of 3`; without a limit `restart 1`."""
+        return f"restart {self.number}" + (f" of {self.most}" if self.most < NO_LIMIT else "")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from samebits.launcher.watch.view import Viewer
 from samebits.machine.held_folder import TemporaryFolder
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import RunFolder, write_private
+from samebits.show.ranks import rank_rows
 from samebits.show.server import LivePage
 from samebits.show.story import Record, RecordReader, story_of
 
@@ -31,6 +32,9 @@ class LiveRun:
 
     path: Path
     _reader: RecordReader = field(init=False)
+    killed: dict[int, float] = field(default_factory=dict)
+    """Ranks that somebody killed from the page, and when."""
+    _reached: int = 0
     _viewer: Viewer | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -42,12 +46,13 @@ class LiveRun:
         with self._lock:
             record = self._reader.read()
             rows, is_over = self.ranks()
+            self._reached = max([self._reached, *(row["step"] for row in rows)])
             if record.is_elsewhere:
                 rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
                 is_over = False
             return {
                 "story": story_of(record),
-                "ranks": rows,
+                "ranks": rank_rows(rows, record.events, self.killed, self._reached),
                 "is_over": record.ended is not None or is_over,
                 "note": "" if record.ended is not None or not is_over else "The launcher of this run is gone.",
             }

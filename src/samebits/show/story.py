@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -12,10 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samebits.errors import UsageError
+from samebits.launcher.diagnosis.findings import FINDINGS
 from samebits.launcher.diagnosis.spent import TIME_NAMES
+from samebits.launcher.watch.diagnosis import block_in, not_in
+from samebits.launcher.watch.places import run_at
 from samebits.launcher.watch.table import duration_text
-from samebits.machine.visible import visible
+from samebits.machine.processes import began_ticks
+from samebits.machine.visible import visible, visible_lines
 from samebits.protocol.branch import Course
+from samebits.protocol.case import cases_in
 from samebits.protocol.events import SCHEMA, Event, EventReader, Kind, finite, of_kind
 from samebits.protocol.run_folder import RunFolder, read_json
 from samebits.show.curves import CurveReader, Curves
@@ -23,6 +30,10 @@ from samebits.show.curves import CurveReader, Curves
 PARTS = tuple(TIME_NAMES.values())
 MOST_EVENTS = 500
 MOST_RANKS = 1024
+MOST_FINDINGS = 20
+MOST_LETTERS = 20_000
+"""Of a failure block."""
+PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,14 @@ class Record:
         return bool(starts) and starts[-1].fields.get("host") not in (None, platform.node())
 
     @property
+    def is_left(self) -> bool:
+        """Whether its launcher has gone without an end, as far as one can see from here."""
+        with suppress(UsageError):
+            pid, ticks = run_at(str(self.folder.path), self.folder.path).launcher
+            return not (self.ended or self.is_elsewhere) and pid > 0 and began_ticks(pid) != ticks
+        return False
+
+    @property
     def samples_per_s(self) -> float:
         """While it trained, all ranks together; NaN where it is not known."""
         spent = list(_dicts(self.summary.get("time")).values())
@@ -105,7 +124,10 @@ def story_of(record: Record) -> dict[str, Any]:
         "name": record.name,
         "title": f"{Path(record.script).name or 'a run'} on {_count(_ranks(record), 'rank')}: {status}",
         "status": status,
+        "is_bad": status not in {"running", "finished", "stopped"},
         "sub": _sub(record),
+        "failure": visible_lines(block_in(record.folder))[:MOST_LETTERS],
+        "findings": _findings(record),
         "cards": _cards(record),
         "curves": curves_told(record.curves),
         "is_whole": record.curves.is_whole,
@@ -122,7 +144,7 @@ def story_of(record: Record) -> dict[str, Any]:
 def _status(record: Record) -> str:
     end = record.ended
     if end is None:
-        return "running"
+        return "left without an end: its launcher is gone" if record.is_left else "running"
     if end.fields.get("signal"):
         return "stopped"
     return "finished" if end.fields.get("exit_code") == 0 else f"failed with exit code {end.fields.get('exit_code')}"
@@ -154,28 +176,47 @@ def _cards(record: Record) -> list[dict[str, str]]:
     kills, restarts = (len(of_kind(record.events, kind)) for kind in (Kind.KILL, Kind.RESTART))
     again = sum(_positive(one.fields.get("steps_again")) for one in of_kind(record.events, Kind.RESTART))
     cards = [*_last_values(record)]
-    cards.append(
-        {
-            "value": _count(kills, "kill"),
-            "label": f"{_count(restarts, 'restart')}, {_count(int(again), 'step')} again"
-            if restarts
-            else "nothing started again",
-        }
-    )
+    if kills or restarts:
+        label = f"{_count(restarts, 'restart')}, {_count(int(again), 'step')} again"
+        cards.append({"value": _count(kills, "kill"), "label": label if restarts else "nothing started again"})
     rate = record.samples_per_s
     paces = of_kind(record.events, Kind.PACE)
     if not math.isfinite(rate) and paces:
         rate = paces[-1].number("samples_per_s")
     if math.isfinite(rate):
         cards.append({"value": f"{rate:,.0f} samples/s", "label": "while training"})
+    if (largest := _largest_part(record)) is not None:
+        part, share = largest
+        cards.append({"value": f"{part} {share:.0%}", "label": "of a step’s time, the largest part"})
     samples, step = str(record.summary.get("samples") or ""), max((one.step for one in record.events), default=0)
-    once = "each once" in samples
-    cards.append(
-        {"value": "each once", "label": samples.split(",", maxsplit=1)[0], "ok": "1"}
-        if once
-        else {"value": f"{step:,}", "label": "steps"}
-    )
+    what = re.sub(r"\d{4,15}", lambda found: f"{int(found[0]):,}", samples.partition(",")[0]).replace(" x ", " × ")
+    if "each once" in samples:
+        cards.append({"value": "each once", "label": what, "ok": "1"})
+    elif record.events:
+        cards.append({"value": f"{step:,}", "label": "steps done" if _status(record) == "finished" else "step reached"})
     return [{key: visible(value) for key, value in card.items()} for card in cards]
+
+
+def _largest_part(record: Record) -> tuple[str, float] | None:
+    """What most of a step's time goes into, over all ranks, and its share."""
+    shares = [row["shares"] for row in _time(record)]
+    whole = {part: sum(one[part] for one in shares) / len(shares) for part in PARTS} if shares else {}
+    return max(whole.items(), key=lambda item: item[1], default=None)
+
+
+def _findings(record: Record) -> list[dict[str, str]]:
+    """What has a name, its sentence, and what to do first; without those that the failure block has said."""
+    cases = not_in(block_in(record.folder), cases_in(record.folder.findings))
+    return [
+        {
+            "name": case.finding,
+            "title": FINDINGS[case.finding].title,
+            "said": visible(case.said),
+            "fix": FINDINGS[case.finding].aid_afterwards if record.ended else FINDINGS[case.finding].first_aid,
+        }
+        for case in cases
+        if case.finding in FINDINGS
+    ][-MOST_FINDINGS:]
 
 
 def _last_values(record: Record) -> list[dict[str, str]]:
@@ -202,7 +243,7 @@ def curves_told(curves: Curves) -> list[dict[str, Any]]:
 
 
 def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
-    kinds = (Kind.KILL, Kind.RESTART, Kind.FAILURE, Kind.DAMAGE, Kind.STALL, Kind.NODES)
+    kinds = (Kind.KILL, Kind.FAILURE, Kind.DAMAGE, Kind.STALL, Kind.NODES)
     marks = [{"step": event.step, "kind": event.kind, "text": _mark_text(event)} for event in of_kind(events, *kinds)]
     return marks[:MOST_EVENTS]
 
@@ -273,6 +314,7 @@ def _events(record: Record) -> list[dict[str, Any]]:
             "kind": str(one.kind),
             "step": one.step,
             "said": visible(event_text(one)),
+            "is_bad": one.kind is Kind.END and one.fields.get("exit_code") != 0,
         }
         for one in told
     ]
@@ -321,19 +363,33 @@ def _bits(record: Record) -> dict[str, Any]:
         *_texts(record.summary.get("samples_depend_on"), "samples depend on"),
         *_texts(record.summary.get("not_looked_at"), "not looked at:"),
     ]
-    args = record.plan.get("args")
-    args = [one for one in args if isinstance(one, str)] if isinstance(args, list) else []
-    script = shlex.join([record.script, *args]) if record.script else "train.py"
     return {
         "bits": visible(bits),
         "found": found,
         "facts": visible(" · ".join(fact for fact in facts if fact)),
         "without": [visible(str(one)) for one in without] if isinstance(without, list) else [],
         "commands": [
-            f"samebits run -n 1 {_course_words(record)}{visible(script)}",
-            f"samebits verify --ranks 1,2,4 {visible(script)}",
+            f"samebits run -n 1 {_course_words(record)}{_program_words(record)}",
+            f"samebits verify --ranks 1,2,4 {_program_words(record)}",
         ],
     }
+
+
+def _program_words(record: Record) -> str:
+    """Options that its bits depend on, the script and its arguments: in this order, else the script would get the options."""
+    plan, decided, path = record.plan, record.decided, Path(record.script)
+    lanes = plan.get("lanes") if decided.get("lanes_named", True) else decided.get("lanes")
+    given = {"lanes": lanes, "threads": decided.get("threads")}
+    given |= {name: plan.get(name) for name in ("precision", "numerics")}
+    words = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
+    if path.is_relative_to(PACKAGE):
+        # The demo's script, wherever the package is installed.
+        words += ["-m", ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)]
+    else:
+        words += ["-m"] * bool(plan.get("module")) + [record.script or "train.py"]
+    args = plan.get("args")
+    words += [one for one in args if isinstance(one, str)] if isinstance(args, list) else []
+    return visible(shlex.join(words))
 
 
 def _course_words(record: Record) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from samebits.errors import RanksDiffer
 from samebits.launcher.blame import RankEnd, Verdict
-from samebits.launcher.choices import OnDamage, Recover, Recovery
+from samebits.launcher.choices import NO_LIMIT, OnDamage, Recover, Recovery
 from samebits.launcher.recovery import (
     DEFAULT_RESTARTS,
     Loss,
@@ -255,6 +255,14 @@ def test_fewer_ranks_that_a_plain_script_may_not_have_are_not_passed_over_in_sil
     assert decide(killed, Recovery(Recover.AUTO, shrinks=True), []) == Stop(reason)
     for silent in (Recovery(Recover.AUTO), Recovery(Recover.OFF), Recovery(Recover.AUTO, 0)):
         assert decide(killed, silent, []) == Stop()
+
+
+def test_restarts_are_counted_down_only_where_somebody_set_a_limit() -> None:
+    killed = Scene(Verdict(137, ended(by=9)), True, AT_1204)
+    for most, words in ((3, "restart 1 of 3"), (NO_LIMIT, "restart 1")):
+        decision = decide(killed, Recovery(Recover.AUTO, most), [])
+        assert isinstance(decision, RestartAll)
+        assert decision.counted == words
 
 
 def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:

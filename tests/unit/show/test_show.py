@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import math
+import os
 import re
 import socket
 import stat
@@ -23,10 +24,13 @@ from rich.console import Console
 from samebits.errors import UsageError
 from samebits.launcher.watch.view import View
 from samebits.machine.growing_file import MOST_BYTES
+from samebits.machine.processes import began_ticks
+from samebits.protocol.case import Case
 from samebits.protocol.events import Kind, add_event, events_in, executed_steps
 from samebits.protocol.run_folder import RunFolder
 from samebits.show import server
 from samebits.show.curves import Curve, CurveReader, first_difference
+from samebits.show.demo.demo import SCRIPT
 from samebits.show.live import show_in_browser
 from samebits.show.report import compare, embedded, page, slower
 from samebits.show.screen import AXIS, braille, screen_of
@@ -394,3 +398,55 @@ def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
 def test_an_odd_parent_is_none(folder, odd):
     folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, **odd}))
     assert story_of(read_record(folder))["branch"] == ""
+
+
+def test_a_run_that_failed_says_so_before_anything_good_and_only_kills_that_were(folder):
+    folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 2}))
+    add_event(folder.events, Kind.START, 0, ranks=2, device="cpu")
+    add_event(folder.events, Kind.FAILURE, 20, rank=1, said="KeyError: 'b'")
+    add_event(folder.events, Kind.END, 20, exit_code=1, seconds=3.0)
+    folder.outcome.write_text(json.dumps({"exit_code": 1, "block": f"FAILED    rank 1, {HOSTILE}\n  | KeyError: 'b'"}))
+    Case("crash", f"rank 1, {HOSTILE.splitlines()[0]}; more").add_to(folder.findings)
+    Case("starved-loader", "data 70%: more loader workers").add_to(folder.findings)
+    story = story_of(read_record(folder))
+    assert story["is_bad"]
+    assert "\n  | KeyError: 'b'" in story["failure"]
+    assert "\x1b" not in story["failure"]
+    assert [one["name"] for one in story["findings"]] == ["starved-loader"], "the block has said the other one"
+    assert "kill" not in json.dumps(story["cards"])
+    assert [event["is_bad"] for event in story["events"]] == [False, False, True]
+
+
+def test_the_largest_part_of_a_step_is_a_number_of_its_own_and_large_numbers_are_read_easily(folder):
+    add_event(folder.events, Kind.START, 0, ranks=2, device="cpu")
+    add_event(folder.events, Kind.KILL, 1200, rank=1, signal="SIGKILL")
+    add_event(folder.events, Kind.RESTART, 1200, said="", steps_again=1200)
+    shares = {"data_s": 7.0, "compute_s": 3.0}
+    told = {"time": {"0": shares}, "samples": "1437 samples x 12 epochs, each once"}
+    folder.summary.write_text(json.dumps(told))
+    cards = {card["value"]: card["label"] for card in story_of(read_record(folder))["cards"]}
+    assert cards["data 70%"].startswith("of a step")
+    assert cards["1 kill"] == "1 restart, 1,200 steps again"
+    assert cards["each once"] == "1,437 samples × 12 epochs"
+    marks = [mark["kind"] for mark in story_of(read_record(folder))["marks"]]
+    assert marks == ["kill"], "one line for each kill"
+
+
+def test_the_commands_of_a_run_have_the_options_before_the_script(folder):
+    plan = {"module": "package.train", "args": ["--lr", "1"], "ranks": 2, "numerics": "portable", "precision": None}
+    folder.plan.write_text(json.dumps(plan))
+    folder.decided.write_text(json.dumps({"lanes": 16, "threads": 2, "lanes_named": False}))
+    assert story_of(read_record(folder))["bits"]["commands"] == [
+        "samebits run -n 1 --lanes 16 --threads 2 --numerics portable -m package.train --lr 1",
+        "samebits verify --ranks 1,2,4 --lanes 16 --threads 2 --numerics portable -m package.train --lr 1",
+    ]
+    folder.plan.write_text(json.dumps({"script": str(SCRIPT), "args": ["0.05"], "ranks": 4}))
+    assert story_of(read_record(folder))["bits"]["commands"][0].endswith(" -m samebits.show.demo.train 0.05")
+
+
+def test_a_run_whose_launcher_is_gone_is_not_called_running(folder):
+    folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "launcher": [os.getpid(), 1]}))
+    assert story_of(read_record(folder))["status"].startswith("left without an end")
+    ticks = began_ticks(os.getpid())
+    folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "launcher": [os.getpid(), ticks]}))
+    assert story_of(read_record(folder))["status"] == "running"

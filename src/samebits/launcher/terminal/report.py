@@ -244,7 +244,7 @@ def restart_line(decision: RestartAll, whence: Whence) -> Line:
         if decision.ranks
         else "all ranks start"
     )
-    again = f"{who} again (restart {decision.number} of {decision.most})"
+    again = f"{who} again ({decision.counted})"
     return Line(
         "restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}; lines below may repeat"
     )

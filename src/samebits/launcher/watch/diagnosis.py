@@ -13,8 +13,8 @@ from samebits.launcher.diagnosis.scenes import FIRST_S, Scenes
 from samebits.launcher.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
 from samebits.launcher.watch.places import Run
 from samebits.launcher.watch.view import View, Viewer
-from samebits.protocol.case import Case, cases_in
-from samebits.protocol.run_folder import read_json, read_lines
+from samebits.protocol.case import Case, cases_in, latest
+from samebits.protocol.run_folder import RunFolder, read_json, read_lines
 
 EVERY_S = 0.25
 
@@ -62,12 +62,22 @@ def diagnose(run: Run) -> Diagnosis:
     cases = tuple(cases_in(run.folder.findings))
     if outcome:
         headline, is_bad = _ended(outcome)
-        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, cases, view=view)
+        return Diagnosis(headline, is_bad, block_in(run.folder), losses, cases, view=view)
     if view.is_over:
         return Diagnosis(_abandoned(view), True, "", losses, cases, view=view)
     now = _stalled_now(viewer, view)
     headline = f"under way: {len(view.pids)} of {len(view.rows)} rank{'s' * (len(view.rows) != 1)} {'has' if len(view.pids) == 1 else 'have'} a process"
     return Diagnosis(headline, is_stuck(now), "", losses, (*cases, *now), now, viewer.look())
+
+
+def block_in(folder: RunFolder) -> str:
+    """The failure block that the launcher of a run printed; empty where there was none, or not yet."""
+    return str(read_json(folder.outcome).get("block") or "")
+
+
+def not_in(block: str, cases: Iterable[Case]) -> list[Case]:
+    """The newest of these cases that the block does not say already: both begin with the same clause."""
+    return [case for case in latest(cases) if case.said.partition("; ")[0] not in block]
 
 
 def is_stuck(now: Iterable[Case]) -> bool:

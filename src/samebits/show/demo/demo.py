@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.errors import UsageError
-from samebits.launcher.choices import Recover, Recovery
+from samebits.launcher.choices import NO_LIMIT, Recover, Recovery
 from samebits.launcher.folder import reserve_run_folder
 from samebits.launcher.launcher import launch
 from samebits.launcher.nursery.handle import NurseryHandle
@@ -29,10 +30,9 @@ from samebits.machine.torch_versions import release
 from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.events import Kind, of_kind
 from samebits.protocol.portable import portable_variables
-from samebits.protocol.run_folder import RunFolder
 from samebits.show.live import LiveRun
 from samebits.show.server import kill_process
-from samebits.show.story import Record, read_record, story_of
+from samebits.show.story import Record
 
 SCRIPT = Path(__file__).with_name("train.py")
 STEPS = 276
@@ -40,7 +40,8 @@ PAUSE_S = 0.05
 """In each step of the run that may be killed: an undisturbed one would be over before anybody has found the button."""
 AUTO_STEPS = (40, 110, 180)
 """Where `--auto` kills a rank, one after the other."""
-MOST_RESTARTS = 1_000_000
+HEADING = "Kill a rank. The bits stay."
+WORDS = "A rank is one process of a training. The bits are all digits of all weights, in one hash."
 EVERYWHERE = dict.fromkeys(("2.11.0", "2.12.1", "2.13.0", "2.14.1"), "1ed1f7d60bcc")
 """The beginning of the demo's hash on every x86-64 CPU, by torch's version: under numerics="portable". These have the same one."""
 
@@ -121,49 +122,67 @@ class Demo:
 
     def _request(self, title: str, ranks: int, args: tuple[str, ...]) -> LaunchRequest:
         folder = reserve_run_folder(self.base, None, title, datetime.now().astimezone())
-        recovery = Recovery(Recover.AUTO, max_restarts=MOST_RESTARTS, forgives_kills=True)
+        recovery = Recovery(Recover.AUTO, max_restarts=NO_LIMIT, forgives_kills=True)
         entry, placement = EntryPoint(SCRIPT, args=args), Placement(ranks, 1, "cpu", threads_given=True)
         computation = Computation(arithmetic=Arithmetic(numerics="portable" if self._settings else "exact"))
         return LaunchRequest(entry, placement, Output(folder), computation, recovery)
 
     def kill(self, rank: int) -> None:
-        """End a rank of the second run, as `kill -9` does; nothing happens where it does not run."""
-        if self._run is not None and (pid := self._run.pid_of(rank)):
+        """End a rank of the second run because somebody asks for it on the page."""
+        if self._run is not None and self._kill(rank):
+            self._run.killed[rank] = time.time()
+
+    def _kill(self, rank: int) -> bool:
+        """End a rank of the second run, as `kill -9` does; False where it does not run."""
+        pid = self._run.pid_of(rank) if self._run is not None else 0
+        if pid:
             kill_process(pid)
+        return bool(pid)
 
     def _kill_some(self, run: LiveRun, stop: threading.Event) -> None:
         victims = [0, *random.sample(range(self.ranks), min(2, self.ranks))]
         for step, rank in zip(AUTO_STEPS, victims, strict=False):
             while not stop.wait(0.1):
                 if run.step >= step:
-                    self.kill(rank)
+                    self._kill(rank)
                     break
 
     def state(self) -> dict[str, Any]:
         """What the page shows now."""
         run = self._run or self._undisturbed
-        if run is None:
-            return {
-                "story": story_of(read_record(RunFolder(self.base / "none"))),
-                "ranks": [],
-                "note": "importing torch",
-            }
-        state = run.state()
-        is_first = self._run is None
+        state = run.state() if run is not None else {"ranks": []}
+        step = max((row["step"] for row in state["ranks"]), default=0)
         state |= {
-            "heading": "Kill a rank. The bits stay.",
-            "sub": "first, an undisturbed run on 1 rank" if is_first else self._sub(state),
-            "kills": not is_first,
+            "heading": HEADING,
+            "intro": [self._intro, WORDS],
+            "stages": self._stages(step),
+            "done": step / STEPS if step else None,
+            "kills": self._run is not None,
             "reference": self._reference,
             "is_over": self._is_over,
         }
-        if not is_first and self._is_over:
-            state["banner"] = self._banner(run.record)
+        if self._run is not None:
+            state["note"] = f"samebits report {self._run.path.name} writes this run into one file."
+        if self._run is not None and self._is_over and not state["story"]["is_bad"]:
+            state["banner"] = self._banner(self._run.record)
         return state
 
-    def _sub(self, state: dict[str, Any]) -> str:
-        step = max((row["step"] for row in state["ranks"]), default=0)
-        return f"digits on {self.ranks} ranks, 4 lanes · step {step} of {STEPS} · {state['story']['name']}"
+    @property
+    def _intro(self) -> str:
+        killed = "some of them are killed" if self.auto else "you kill them, as often as you like"
+        return (
+            "Two trainings of the same small network: first on one process, undisturbed (about 10 s), then on "
+            f"{self.ranks}, and {killed}. At the end: are all weights equal, to the last bit?"
+        )
+
+    def _stages(self, step: int) -> list[dict[str, str]]:
+        """The three parts of the demo, and which of them is under way."""
+        now = 2 if self._is_over else 1 if self._run is not None else 0
+        names = ["undisturbed run", "run with kills", "compare the bits"]
+        if now < 2:
+            names[now] += f": step {step} of {STEPS}" if step else ": importing torch, a few seconds"
+        states = ["done" if part < now or self._is_over else "now" if part == now else "next" for part in range(3)]
+        return [{"name": name, "state": state} for name, state in zip(names, states, strict=True)]
 
     def _banner(self, record: Record) -> dict[str, Any]:
         """How the second run compares with the first."""
@@ -172,11 +191,16 @@ class Demo:
         num_kills = len(of_kind(record.events, Kind.KILL))
         same = bits == expected and bits.removeprefix("sha256:").startswith(everywhere)
         kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
-        lines = [f"undisturbed  {expected}", f"this run     {bits}"]
+        rows = [("undisturbed", expected, ""), ("this run", bits, "")]
         if everywhere:
-            lines.append(f"everywhere   sha256:{everywhere}…, on any x86-64 CPU with AVX2 (torch {_torch_version()})")
+            rows.append(
+                ("everywhere", f"sha256:{everywhere}", f"…, on any x86-64 CPU with AVX2 (torch {_torch_version()})")
+            )
         return {
             "ok": same,
             "text": f"{kills}, the same weights to the last bit." if same else f"{kills}, and OTHER BITS.",
-            "lines": lines,
+            "rows": [
+                {"label": label, "hash": found.removeprefix("sha256:"), "note": note} for label, found, note in rows
+            ],
+            "lines": [f"{label:<13}{found}{note}" for label, found, note in rows],
         }

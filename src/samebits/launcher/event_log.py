@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -25,7 +26,7 @@ from samebits.protocol.events import SCHEMA, Kind, add_event, events_in, execute
 from samebits.protocol.installation import VERSION
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalReader, Phase
+from samebits.protocol.journal.ring import JournalReader, Phase, Record
 from samebits.protocol.run_folder import RunFolder, read_json, write_private
 
 LEAST_PACE_S = 1.0
@@ -150,14 +151,14 @@ class EventLog:
         self._num_findings = len(cases)
 
     def ended(
-        self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], places: Mapping[int, str], *, on_request: bool
+        self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], last: Mapping[int, Record], *, on_request: bool
     ) -> None:
         """All ranks of a start have ended.
 
         Args:
             ends: how those of this node did.
             gauges: the last ones of each rank that is known.
-            places: where ranks were last: `train.py:31`.
+            last: what ranks did last.
             on_request: whether a user signal stopped the run: then an exit code is no failure.
         """
         self._look_at_findings()
@@ -170,9 +171,9 @@ class EventLog:
             totals = self.totals.setdefault(end.rank, RankTotals())
             totals.peak_bytes = max(totals.peak_bytes, end.peak_bytes)
             if end.failure is not None or end.signal or not on_request:
-                self._note_end(end, gauges.get(end.rank, Gauges()).step, places.get(end.rank, ""))
+                self._note_end(end, last.get(end.rank))
 
-    def _note_end(self, end: RankEnd, step: int, place: str) -> None:
+    def _note_end(self, end: RankEnd, last: Record | None) -> None:
         # Ends have a monotonic time, events that of the wall clock.
         at_s = time.time() - max(time.monotonic_ns() - end.time_ns, 0) / 1e9
         # A consequence of another end is no event.
@@ -182,12 +183,26 @@ class EventLog:
             kind = Kind.DAMAGE if end.failure.kind is FailureKind.DAMAGE else Kind.FAILURE
             fields: dict[str, Any] = {"said": end.failure.error}
         elif end.signal:
+            place = f"{Path(last.file).name}:{last.line}" if last is not None and last.file else ""
             kind, fields = Kind.KILL, {"signal": signal_name(end.signal), "place": place}
         elif end.code:
             kind, fields = Kind.FAILURE, {"said": f"ended with exit code {end.code}"}
         else:
             return
-        add_event(self.folder.events, kind, max(step, 0), time_s=at_s, rank=end.rank, **fields)
+        self.step = last.step if last is not None else self.step
+        add_event(self.folder.events, kind, self.step, time_s=at_s, rank=end.rank, **fields)
+
+    def restart(self, lost_in: int | None, resumes_after: int | None, **fields: Any) -> None:
+        """All ranks start again.
+
+        Args:
+            lost_in: the step in which one was lost, if that is known.
+            resumes_after: the step of the state from which they go on; None: from the beginning.
+            fields: the other ones of the event.
+        """
+        self.step = self.step if lost_in is None else lost_in
+        self.add(Kind.RESTART, **fields)
+        self.step = resumes_after or 0
 
     def summarize(self, request: LaunchRequest, outcome: Mapping[str, Any]) -> None:
         """Write the last event and `summary.json`; a full disk loses them, not the run.

@@ -12,10 +12,10 @@ Each attempt has its own rendezvous, journals and pipes; what one leaves, the ne
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from samebits.errors import EnvironmentFailure
 from samebits.launcher.blame import verdict_of
+from samebits.launcher.diagnosis.findings import KILLED_FOR_MEMORY
 from samebits.launcher.event_log import EventLog
 from samebits.launcher.folder import remove_copies
 from samebits.launcher.nodes.cluster import Cluster
@@ -35,9 +35,10 @@ from samebits.launcher.supervise.attempt import (
 from samebits.launcher.supervise.observer import FirstLines, Observer
 from samebits.launcher.supervise.starting import RunStore, SnapshotFolder
 from samebits.launcher.supervise.supervisor import Supervisor
-from samebits.launcher.supervise.surroundings import memory_line
+from samebits.launcher.supervise.surroundings import Known
 from samebits.launcher.terminal.cases import Losses
-from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, restart_line, stop_line
+from samebits.launcher.terminal.failure_block import last_work, restart_block
+from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, stop_line
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
 from samebits.protocol.run_folder import RunFolder
@@ -98,10 +99,12 @@ class Attempts:
                     request = regrouped_request(request, decision, attempt)
                     continue
                 history.append(decision.loss)
-                if (memory := memory_line(decision.loss.rank, attempt.ending.known)) is not None:
-                    self.losses.console.line(memory)
-                self.losses.console.line(restart_line(decision, attempt.whence))
-                self.events.add(Kind.RESTART, **restart_fields(request, decision, attempt))
+                known = attempt.ending.known.get(decision.loss.rank, Known())
+                why = known.why_killed if known.finding is KILLED_FOR_MEMORY else ""
+                self.losses.console.block(restart_block(decision, attempt.whence, why))
+                self.events.restart(
+                    decision.loss.step, attempt.whence.step, **restart_fields(request, decision, attempt)
+                )
                 request = next_request(request, decision, attempt)
 
     def _note_ended(self, request: LaunchRequest, attempt: Attempt) -> None:
@@ -109,11 +112,8 @@ class Attempts:
         known = dict(zip(request.numbers, observer.own_gauges(), strict=True))
         elsewhere = (rank for rank in range(request.world_size) if rank not in request.numbers)
         known |= dict(zip(elsewhere, observer.last_gauges, strict=False))
-        last = {rank: observer.tail(rank)[-1:] for rank in request.numbers}
-        places = {
-            rank: f"{Path(one.file).name}:{one.line}" for rank, found in last.items() for one in found if one.file
-        }
-        self.events.ended(attempt.ending.ends, known, places, on_request=bool(attempt.ending.interrupted_by))
+        last = {rank: record for rank in request.numbers if (record := last_work(observer.tail(rank))) is not None}
+        self.events.ended(attempt.ending.ends, known, last, on_request=bool(attempt.ending.interrupted_by))
 
     def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:
         folder = RunFolder(request.output.run_folder)

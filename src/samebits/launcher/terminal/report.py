@@ -13,7 +13,7 @@ from typing import Any
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.diagnosis.words import ranks_text
-from samebits.launcher.recovery import Loss, Regroup, RestartAll
+from samebits.launcher.recovery import Loss, Regroup
 from samebits.launcher.request import LaunchRequest
 from samebits.machine.processes import signal_name
 from samebits.machine.visible import visible_lines
@@ -73,15 +73,15 @@ def opening_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line:
         choose_mesh(request.computation.form, request.placement.ranks).copies if request.nodes.place.is_one_node else 0
     )
     devices = "cpu" if request.placement.device == "cpu" else _gpus(max(request.placement.ranks, replicas), request)
-    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
-    parts = [f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}"]
+    inside = f" with {count_text(replicas, 'replica')}" if replicas else ""
+    parts = [f"{count_text(request.placement.ranks, 'rank')}{inside} on {devices}"]
     if request.output.verbosity is Verbosity.DETAILED:
         each = " each" if max(request.placement.ranks, replicas) > 1 else ""
         why = f" ({request.placement.why})" if request.placement.why else ""
         most = (
             "up to " if request.placement.cores and request.placement.threads > 1 else ""
         )  # lanes decide, or the script
-        parts.append(f"{most}{_count(request.placement.threads, 'thread')}{each}{why}")
+        parts.append(f"{most}{count_text(request.placement.threads, 'thread')}{each}{why}")
     text = ", ".join([*parts, *filter(None, [_lanes(decided)])])
     return Line("samebits", text, str(request.output.run_folder))
 
@@ -98,7 +98,7 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     here = ranks_text(request.numbers)
     shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
     return Line(
-        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+        "nodes", f"{count_text(len(nodes), 'node')} with {count_text(request.world_size, 'rank')}, {here} here: {shown}"
     )
 
 
@@ -157,7 +157,7 @@ def _lanes(decided: Mapping[str, Any]) -> str:
     if not sizes and "batch_size" in decided:
         of = ", batches of batch_sampler"
     of += decided.get("lanes_note") or ""
-    return ", ".join(filter(None, [_count(decided.get("lanes"), "lane") + of, str(decided.get("strategy") or "")]))
+    return ", ".join(filter(None, [count_text(decided.get("lanes"), "lane") + of, str(decided.get("strategy") or "")]))
 
 
 def plain_line() -> Line:
@@ -222,32 +222,12 @@ class Whence:
         """How many steps are computed again, that in which the rank was lost included; 0 where that is not known."""
         return max((loss.step or 0) - (self.step or 0), 0)
 
-    def sentence(self, loss: Loss) -> str:
-        """`from step 1200, kept in memory; 4 steps are computed again`."""
-        again = self.num_again(loss)
-        if self.step is None or not again:
-            return self.place
-        return f"{self.place}; {again} step{' is' if again == 1 else 's are'} computed again"
-
     @property
     def place(self) -> str:
-        """`from step 1200, kept in memory`."""
+        """`after step 1200, kept in memory`."""
         if self.step is None:
             return f"from the beginning{f' ({self.why})' if self.why else ''}"
-        return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
-
-
-def restart_line(decision: RestartAll, whence: Whence) -> Line:
-    """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
-    who = (
-        f"{_count(decision.ranks, 'rank')}, {'one' if decision.given_up == 1 else decision.given_up} less, start{'s' * (decision.ranks == 1)}"
-        if decision.ranks
-        else "all ranks start"
-    )
-    again = f"{who} again (restart {decision.number} of {decision.most})"
-    return Line(
-        "restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}; lines below may repeat"
-    )
+        return f"after step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
 
 
 def regroup_line(decision: Regroup, whence: Whence) -> Line:
@@ -311,9 +291,11 @@ def end_lines(
         seconds: how long all took.
     """
     earlier = (
-        f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
+        f", after {count_text(result['earlier_epochs'], 'epoch')} of earlier starts"
+        if result.get("earlier_epochs")
+        else ""
     )
-    made = ", ".join(filter(None, (_count(result.get("epochs"), "epoch"), _count(result.get("steps"), "step"))))
+    made = ", ".join(filter(None, (count_text(result.get("epochs"), "epoch"), count_text(result.get("steps"), "step"))))
     rate = f", {told.samples_per_s:,.0f} samples/s" if told.samples_per_s else ""
     each = ", every sample once per epoch" if "each once" in str(result.get("samples")) else ""
     lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
@@ -352,7 +334,7 @@ def is_long(result: Mapping[str, Any]) -> bool:
     return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
 
 
-def _count(number: int | None, noun: str) -> str:
+def count_text(number: int | None, noun: str) -> str:
     if not number:
         return ""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

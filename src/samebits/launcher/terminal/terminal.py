@@ -188,7 +188,7 @@ def _is_terminal(descriptor: int | None) -> bool:
         return False
 
 
-_STYLES = {"samebits": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALLED": RED}
+_STYLES = {"samebits": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALLED": RED, "LOST": RED}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 from samebits.launcher.blame import RankEnd
 from samebits.launcher.diagnosis.spent import PARTS, TIME_NAMES, Spent
 from samebits.launcher.request import LaunchRequest
+from samebits.launcher.terminal.report import Seconds
 from samebits.machine.processes import resident_bytes, signal_name
 from samebits.protocol.case import cases_in, names_of
 from samebits.protocol.events import SCHEMA, Kind, add_event, events_in, executed_steps, of_kind
@@ -203,6 +204,13 @@ class EventLog:
         self.step = self.step if lost_in is None else lost_in
         self.add(Kind.RESTART, **fields)
         self.step = resumes_after or 0
+
+    def seconds(self, total_s: float, result: Mapping[str, Any]) -> Seconds:
+        """Where the time went, of a run that ended just now. `result`: what rank 0 left."""
+        steps_s = max((sum(one.spent_ns.values()) / 1e9 for one in self.totals.values()), default=0.0)
+        saving_s = (time.monotonic_ns() - (result.get("over_since_ns") or math.inf)) / 1e9
+        samples = sum(one.samples for one in self.totals.values())
+        return Seconds(total_s, steps_s, samples, result.get("evaluation_s", 0.0), max(saving_s, 0.0))
 
     def summarize(self, request: LaunchRequest, outcome: Mapping[str, Any]) -> None:
         """Write the last event and `summary.json`; a full disk loses them, not the run.

@@ -27,6 +27,7 @@ from samebits.launcher.terminal.cases import Cases, Losses
 from samebits.launcher.terminal.failure_block import failure_block, lost_block
 from samebits.launcher.terminal.report import (
     Line,
+    Seconds,
     StatesLeft,
     alone_line,
     done_here_line,
@@ -144,7 +145,8 @@ def _run(
     )
     if tracking is not None:
         tracking.close(outcome.exit_code)
-    _say_ending(request, console, outcome, attempt)
+    seconds = events.seconds(outcome.duration_s, attempt.observer.result())
+    _say_ending(request, console, outcome, attempt, seconds)
     # The caller of a function gets an exception instead.
     if request.entry.call is None and not outcome.interrupted_by:
         _say_trouble(request, console, outcome, cases)
@@ -175,7 +177,7 @@ def _note_finding(cases: Cases, attempt: Attempt) -> None:
         cases.add(STARVED_LOADER, found.advice)
 
 
-def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, attempt: Attempt) -> None:
+def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, attempt: Attempt, seconds: Seconds) -> None:
     """Say how the run ended."""
     console.settle()
     if outcome.interrupted_by:
@@ -195,7 +197,7 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
             console.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
             return
         seen = attempt.observer
-        for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), outcome.duration_s):
+        for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), seconds):
             console.line(line)
 
 

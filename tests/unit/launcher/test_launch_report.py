@@ -20,6 +20,7 @@ from samebits.launcher.terminal.failure_block import Evidence, crash_stack, fail
 from samebits.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from samebits.launcher.terminal.report import (
     Line,
+    Seconds,
     StartTimes,
     done_here_line,
     end_lines,
@@ -97,19 +98,23 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "threads": 1,
     }
     told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
-    assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
-        Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
+    assert end_lines(REQUEST, result, DECIDED, told, Seconds(40.0, 7.23, 4096, saving=3.8)) == [
+        Line(
+            "done",
+            "10 epochs, 60 steps in 7.2 s, 567 samples/s, every sample once per epoch",
+            "(start 29 s, saving 3.8 s)",
+        ),
         Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread"),
         Line("time", "data 9% · compute 91%"),
         Line("details", "samebits report"),
     ]
     elsewhere = replace(REQUEST, output=Output(Path("/runs/x"), Verbosity.DETAILED))
-    assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, 1.0)][1:] == [
+    assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, Seconds(1.0))][1:] == [
         result["bits"],
         "34.0 ms a step: data 9% · compute 91%",
         "samebits report /runs/x",
     ]
-    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "samebits report"]
+    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), Seconds(2.0))] == ["2.0 s", "samebits report"]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +127,15 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
 )
 def test_the_command_that_is_named_proves_the_lanes_of_this_run(lanes: int, named: bool, command: str) -> None:
     asked = replace(REQUEST, computation=Computation(proved=Proved(20, (1, 2), 2, 1, "28 Nov"), to_prove="train.py"))
-    lines = end_lines(asked, {"bits": "sha256:1", "lanes": lanes, "threads": 1}, {"lanes_named": named}, Summary(), 1.0)
+    lines = end_lines(
+        asked, {"bits": "sha256:1", "lanes": lanes, "threads": 1}, {"lanes_named": named}, Summary(), Seconds(1.0)
+    )
     assert lines[1].aside == f"with {lanes} lanes and 1 thread; not proved yet: {command}"
 
 
 @pytest.mark.parametrize("decided", [{"not_exact": "by design"}, {"arithmetic": {"numerics": "fast"}}])
 def test_no_bits_are_promised_that_another_run_may_not_have(decided: dict[str, object]) -> None:
-    lines = end_lines(REQUEST, {"bits": "sha256:1", "lanes": 4, "threads": 1}, decided, Summary(), 1.0)
+    lines = end_lines(REQUEST, {"bits": "sha256:1", "lanes": 4, "threads": 1}, decided, Summary(), Seconds(1.0))
     assert lines[1].aside == "another run may give others"
 
 

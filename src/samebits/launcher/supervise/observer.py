@@ -99,9 +99,9 @@ class Observer:
         self._progress.add(Snapshot(now, gauges))
         if self._saying.terminal.updates:
             width = self._saying.terminal.width
-            self._saying.terminal.progress(self._progress.line(self._first.note(), width))
+            self._saying.terminal.progress(self._progress.line(self._first.note(), width, self._first.last()))
         elif self._next_plain is None or now >= self._next_plain:
-            self._say_plainly(self._progress.line(self._first.note()), now)
+            self._say_plainly(self._progress.line(self._first.note(), last=self._first.last()), now)
 
     def own_gauges(self) -> tuple[Gauges, ...]:
         """Those of the ranks of this node."""

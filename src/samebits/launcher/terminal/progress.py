@@ -13,6 +13,7 @@ from typing import Any
 
 from samebits.launcher.diagnosis.spent import PARTS, TIME_NAMES, percents
 from samebits.protocol.journal.gauges import Gauges
+from samebits.protocol.journal.ring import ENDING, Phase, Record
 
 WINDOW_S = 5.0
 MAX_NOTES = 3
@@ -50,16 +51,32 @@ class Progress:
         while len(self._window) > 2 and self._window[1].time_s <= snapshot.time_s - WINDOW_S:
             self._window.popleft()
 
-    def line(self, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
+    def line(self, note: Mapping[str, Any], width: int = UNLIMITED, last: Record | None = None) -> str:
         """Return the line; empty before the first step.
 
         Args:
             note: the last values of `run.log`.
             width: how many columns there are.
+            last: what rank 0 did last. Outside of steps the line says it: their rates would only fade.
         """
         if not self._window or not self._window[-1].steps:
             return ""
+        first = self._window[-1].gauges[0]
+        if beside := _beside_steps(first, last):
+            return "  ".join(filter(None, [_epoch(first), _step(first), _loss(first), beside]))
         return progress_line(self._window[0], self._window[-1], note, width)
+
+
+def _beside_steps(gauges: Gauges, last: Record | None) -> str:
+    """What rank 0 does where that is no step."""
+    if last is None or last.is_in_step:
+        return ""
+    if last.phase is Phase.EVALUATE:
+        return "evaluating …"
+    if last.operation == ENDING:
+        return "saving weights …"
+    is_last = gauges.num_epochs == gauges.epoch and 0 < gauges.steps_per_epoch == gauges.step_in_epoch
+    return "after the last step …" if is_last else ""
 
 
 def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: int = UNLIMITED) -> str:

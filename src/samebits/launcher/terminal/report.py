@@ -26,8 +26,10 @@ LABEL_WIDTH = 10
 QUOTED = "  | "
 """Before the words of others, of which each may look like a line of ours."""
 MOST_NODES_SHOWN = 8
-LEAST_STEPS_TOLD = 50
+LEAST_STEPS_TOLD, LEAST_STEPS_ADVISED = 50, 200
 """The first steps say little about the others."""
+LEAST_S = 0.05
+"""What took less is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -278,8 +280,34 @@ def stop_line(reason: str) -> Line:
     return Line("stop", reason)
 
 
+@dataclass(frozen=True)
+class Seconds:
+    """Where the time of a run went, all starts of its ranks together."""
+
+    total: float
+    steps: float = 0.0
+    """Of the rank that had most."""
+    samples: int = 0
+    evaluation: float = 0.0
+    saving: float = 0.0
+    """From the last step or evaluation to the end."""
+
+    @property
+    def rate(self) -> str:
+        """`, 567 samples/s`: in the steps alone."""
+        return f", {self.samples / self.steps:,.0f} samples/s" if self.steps and self.samples else ""
+
+    @property
+    def others(self) -> str:
+        """`(start 21 s, saving 3.8 s)`."""
+        start = self.total - self.steps - self.evaluation - self.saving
+        parts = {"start": start, "evaluation": self.evaluation, "saving": self.saving}
+        texts = [f"{name} {took:.{int(took < 10)}f} s" for name, took in parts.items() if took >= LEAST_S]
+        return f"({', '.join(texts)})" if texts else ""
+
+
 def end_lines(
-    request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any], told: Summary, seconds: float
+    request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any], told: Summary, seconds: Seconds
 ) -> list[Line]:
     """How a run ended well; a plain script leaves no bits and no steps.
 
@@ -287,8 +315,8 @@ def end_lines(
         request: what was run.
         result: what rank 0 left in result.json; empty for a plain script.
         decided: what it left in decided.json.
-        told: where the time of the steps went.
-        seconds: how long all took.
+        told: what the steps went into.
+        seconds: where the time went.
     """
     earlier = (
         f", after {count_text(result['earlier_epochs'], 'epoch')} of earlier starts"
@@ -296,9 +324,13 @@ def end_lines(
         else ""
     )
     made = ", ".join(filter(None, (count_text(result.get("epochs"), "epoch"), count_text(result.get("steps"), "step"))))
-    rate = f", {told.samples_per_s:,.0f} samples/s" if told.samples_per_s else ""
     each = ", every sample once per epoch" if "each once" in str(result.get("samples")) else ""
-    lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
+    done = Line("done", f"{seconds.total:.1f} s{earlier}")
+    if made:
+        has_steps = seconds.steps > 0
+        text = f"{made} in {seconds.steps if has_steps else seconds.total:.1f} s{earlier}{seconds.rate}{each}"
+        done = Line("done", text, seconds.others if has_steps else "")
+    lines = [done]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
         facts = BitsFacts.of({**result, **_proofs(request, result, decided)}, decided)
@@ -308,8 +340,10 @@ def end_lines(
     if told.shares:
         step = f"{told.step_s * 1e3:.1f} ms a step: " if is_detailed else ""
         lines.append(Line("time", step + " · ".join(f"{name} {share}%" for name, share in told.shares.items())))
-    texts = {"slowest": told.slowest, "advice": told.advice} if is_long(result) else {}
-    lines += [Line(label, text) for label, text in texts.items() if text]
+    if told.slowest and is_long(result):
+        lines.append(Line("slowest", told.slowest))
+    elif told.advice and is_long(result, LEAST_STEPS_ADVISED):
+        lines.append(Line("advice", told.advice))
     folder = request.output.run_folder
     return [*lines, Line("details", f"samebits report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
 
@@ -329,9 +363,9 @@ def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> L
     return Line("done", f"{ranks_text(numbers)} here, in {seconds:.1f} s; {first_node} says the rest")
 
 
-def is_long(result: Mapping[str, Any]) -> bool:
-    """Whether a run had enough steps to say where their time went."""
-    return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
+def is_long(result: Mapping[str, Any], least: int = LEAST_STEPS_TOLD) -> bool:
+    """Whether a run had enough steps to say something of where their time went."""
+    return int(result.get("steps") or 0) >= least
 
 
 def count_text(number: int | None, noun: str) -> str:

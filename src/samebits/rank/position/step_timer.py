@@ -25,6 +25,8 @@ class StepTimer:
         self.trace: Trace | None = None
         self._before_steps_ns: int | None = None
         """What the script took before its first step had ended: imports, the data set, the model."""
+        self._steps_end_ns, self._evaluated_ns = 0, 0
+        """When the last step ended, and how long was evaluated until then."""
         self.step = 0
         self.epoch = 0
         self.num_epochs = 0
@@ -67,6 +69,7 @@ class StepTimer:
         """Show the gauges to the launcher; once a step."""
         if self.trace is not None and self.trace.is_over(self.step):
             self.end_trace()
+        self._steps_end_ns, self._evaluated_ns = time.monotonic_ns(), self.spent_ns[Phase.EVALUATE]
         if self._before_steps_ns is None:
             self._before_steps_ns = self.spent_ns[Phase.SCRIPT]
         if self._journal is not None:
@@ -87,6 +90,12 @@ class StepTimer:
                     loss=self.loss,
                 )
             )
+
+    def ending(self) -> dict[str, float]:
+        """For the result: how long was evaluated, and since when what follows the steps and evaluations lasts."""
+        evaluated_ns = self.spent_ns[Phase.EVALUATE]
+        since_ns = self._steps_end_ns + evaluated_ns - self._evaluated_ns
+        return {"evaluation_s": round(evaluated_ns / 1e9, 3), "over_since_ns": since_ns}
 
     def lost(self, sentence: str) -> None:
         """Report to the launcher that something could not be written."""

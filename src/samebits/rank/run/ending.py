@@ -17,6 +17,7 @@ from samebits.machine.visible import visible, write_error
 from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
+from samebits.protocol.journal.ring import ENDING, Phase
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.protocol.skipped_steps import OPTION
@@ -38,6 +39,7 @@ def end(run: RunState) -> bool:
     failed = sys.exc_info()[0] is not None or has_failed(run)
     try:
         if not failed and not run.components.states.has_ended:
+            run.components.step_timer.enter(Phase.SCRIPT, ENDING)
             settle_losses(run)
             run.components.checks.say_idle()
             run.loop_state.looks.end()
@@ -110,6 +112,7 @@ def _write_result(run: RunState) -> None:
         "bits": f"sha256:{digest}" if digest else "",
         "lanes": run.config.placement.num_lanes,
         "threads": run.config.threads,
+        **run.components.step_timer.ending(),
         **({"without": without} if without else {}),
         **_found(run.loop_state),
     }

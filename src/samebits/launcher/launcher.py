@@ -24,7 +24,7 @@ from samebits.launcher.supervise.attempt import Attempt, evidence_of
 from samebits.launcher.supervise.attempts import Attempts
 from samebits.launcher.supervise.joining import join_nodes
 from samebits.launcher.terminal.cases import Cases, Losses
-from samebits.launcher.terminal.failure_block import failure_block, lost_block
+from samebits.launcher.terminal.failure_block import annotation, failure_block, last_work, lost_block
 from samebits.launcher.terminal.report import (
     Line,
     Seconds,
@@ -150,6 +150,10 @@ def _run(
     # The caller of a function gets an exception instead.
     if request.entry.call is None and not outcome.interrupted_by:
         _say_trouble(request, console, outcome, cases)
+        culprit = verdict.culprit
+        if os.environ.get("GITHUB_ACTIONS") == "true" and culprit is not None and culprit.rank in request.numbers:
+            doing = last_work(attempt.observer.tail(culprit.rank))
+            console.command(annotation(culprit, doing, os.environ.get("GITHUB_WORKSPACE", "")))
     return outcome
 
 
@@ -161,7 +165,9 @@ def _note_outcome(outcome: Outcome, attempt: Attempt) -> None:
         "rank": outcome.rank,
         "signal": outcome.interrupted_by,
         "block": outcome.block,
-        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in attempt.ending.ends},
+        "ends": {
+            end.rank: {"code": end.code, "signal": end.signal, "stopped": end.stopped} for end in attempt.ending.ends
+        },
     }
     with suppress(OSError):
         write_private(RunFolder(outcome.run_folder).outcome, json.dumps(record, indent=1) + "\n")
@@ -213,12 +219,12 @@ def _unused(request: LaunchRequest) -> list[Line]:
 
 
 def _say_trouble(request: LaunchRequest, console: Console, outcome: Outcome, cases: Cases) -> None:
-    """Say which findings there were, and last of all how the run failed."""
-    found = cases.last_line(request.output.run_folder)
-    if found is not None and not request.output.is_quiet:
-        console.line(found)
+    """Say last of all how the run failed, and which findings there were."""
+    see_also = cases.see_also(request.output.run_folder) if not request.output.is_quiet else ""
     if outcome.block:
-        console.block(outcome.block)
+        console.block(f"{outcome.block}\n  see     {see_also}" if see_also else outcome.block)
+    elif see_also:
+        console.line(Line("see also", see_also))
 
 
 def _open_standard_streams() -> None:

@@ -104,8 +104,8 @@ def test_a_flipped_bit_after_kills_sends_all_ranks_back_to_a_state_that_is_sure(
     assert second.startswith("LOST rank 0 was killed by signal 9 (SIGKILL) in step 16 (15 done, ")
     # the state after step 18 was refused: it is compared before it is written
     assert re.fullmatch(
-        r"LOST rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' after step 18 "
-        r"\(after step 15 it did\) back all ranks start again \(restart 3 of 3\), after step 1[56], kept in memory "
+        r"LOST rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' in step 18 "
+        r"\(17 done, after step 15 it did\) back all ranks start again \(restart 3 of 3\), after step 1[56], kept in memory "
         r"[23] steps are computed again; lines below may repeat",
         back,
     )
@@ -137,8 +137,8 @@ def test_on_damage_stop_ends_with_the_sentence_and_exit_code_1(tmp_path: Path) -
     assert ended.code == 1
     [line] = said(ended)
     assert line == (
-        "FAILED    rank 1 no longer holds the same bits as the other ranks in 'Sequential.3.weight' after step 12 (after step "
-        "7 it did)"
+        "FAILED    rank 1 no longer holds the same bits as the other ranks in 'Sequential.3.weight' in step 12 (11 done, "
+        "after step 7 it did)"
     )
 
 
@@ -147,6 +147,6 @@ def test_damage_that_the_script_does_itself_comes_back_and_stops_the_run(tmp_pat
     ended = train(tmp_path, 3, "mistake:1:9", *NAMED)
     assert ended.code == 2
     restart, stop, failed = said(ended)
-    assert "in 'Sequential.0.bias' after step 12" in restart
-    assert "after step 12 again; the same failure at the same step would come back" in stop
+    assert "in 'Sequential.0.bias' in step 12 (11 done" in restart
+    assert "in step 12 (11 done) again; the same failure at the same step would come back" in stop
     assert failed.startswith("FAILED    rank 1 no longer holds")

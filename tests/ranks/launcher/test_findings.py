@@ -105,7 +105,7 @@ def check(run: Finished, name: str, said: str, ranks: tuple[int, ...]) -> Case:
     assert found, (cases_of(run), run.err)
     assert re.search(said, found[0].said), found[0].said
     assert found[0].ranks == ranks
-    assert re.search(rf"^found +.*{name}", run.err, re.MULTILINE), run.err
+    assert re.search(rf"^(see also|  see  ) +samebits diagnose .*: .*{name}", run.err, re.MULTILINE), run.err
     return found[0]
 
 

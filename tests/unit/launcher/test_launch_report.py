@@ -33,7 +33,7 @@ from samebits.launcher.terminal.report import (
 from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import Phase, Record
+from samebits.protocol.journal.ring import ENDING, Phase, Record
 from samebits.protocol.run_folder import RunFolder, make_own
 
 REQUEST = LaunchRequest(
@@ -158,9 +158,29 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
         "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  compute 80% exchange 12% optimizer 5%  0:08 left"
     )
     assert progress_line(old, new, {}, 80) == (
-        "epoch 4/10 step 2/6 loss 0.05000 1,280/s comp 80% exch 12% opt 5% 0:08 left"
+        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  compute 80%  0:08 left"
     )
     assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
+
+
+@pytest.mark.parametrize(
+    ("phase", "operation", "text"),
+    [
+        (Phase.SCRIPT, ENDING, "saving weights …"),
+        (Phase.EVALUATE, "evaluate", "evaluating …"),
+        (Phase.SCRIPT, "evaluated", "after the last step …"),
+        (Phase.UPDATE, "optimizer", "126 samples/s"),
+    ],
+)
+def test_beside_the_steps_no_rate_fades(phase: Phase, operation: str, text: str) -> None:
+    progress = Progress()
+    for second, step in ((0.0, 50), (10.0, 60), (10.1, 60)):
+        progress.add(Snapshot(second, (gauges(step),)))
+    last = Record(9, 1, 60, 10, phase, operation, "", 0)
+    line = progress.line({}, last=last)
+    assert line.startswith("epoch 10/10  step 6/6  loss 0.01667  ")
+    assert text in line
+    assert ("samples/s" in line) is (phase is Phase.UPDATE)
 
 
 def test_another_node_than_the_first_says_which_ranks_were_there() -> None:

@@ -14,8 +14,9 @@ as it is found.
 from __future__ import annotations
 
 import linecache
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +25,7 @@ from samebits.errors import DIFFERENT_BITS
 from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.diagnosis.findings import Finding
 from samebits.launcher.diagnosis.words import PHASES, ranks_text, step_text
-from samebits.launcher.recovery import RestartAll
+from samebits.launcher.recovery import RestartAll, loss_of
 from samebits.launcher.terminal.report import LABEL_WIDTH, QUOTED, Whence, count_text
 from samebits.machine.processes import signal_name
 from samebits.machine.regular_file import is_regular
@@ -121,11 +122,34 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         stalled = stall_block(failure.error)
         block = replace(block, who=stalled.who, why=stalled.why)
     elif failure is not None and kind is FailureKind.DAMAGE:
-        when = f" {step_text(doing.step, is_in_step=doing.is_in_step)}" if doing is not None and doing.step else ""
-        block = replace(block, who=f"rank {failure.rank} {failure.error}{when} ({failure.fix})", why=DIFFERENT_BITS)
+        block = replace(block, who=loss_of(end, doing, uses_samebits=True).sentence, why=DIFFERENT_BITS)
     elif kind is FailureKind.PEER and verdict.left_early:
         block = replace(block, who=verdict.leavers_text, traceback="")
     return block.text
+
+
+def annotation(end: RankEnd, doing: Record | None, workspace: str) -> str:
+    """A failure as GitHub Actions shows it beside the line: `::error file=train.py,line=19::rank 1, ...: KeyError: 'b'`.
+
+    Args:
+        end: of the rank that is to blame.
+        doing: what it did last.
+        workspace: GITHUB_WORKSPACE, to which files are relative there.
+    """
+    file, line = (end.failure.file, end.failure.line) if end.failure is not None else ("", 0)
+    if not file and doing is not None:
+        file, line = doing.file, doing.line
+    if workspace and file.startswith(f"{workspace}{os.sep}"):
+        file = os.path.relpath(file, workspace)
+    place = f" file={_escaped(file, {':': '%3A', ',': '%2C'})},line={line}" if file else ""
+    return f"::error{place}::{_escaped(_headline(end, doing), {})}"
+
+
+def _escaped(text: str, more: Mapping[str, str]) -> str:
+    """For a workflow command; in a property colons and commas too."""
+    for letter, code in {"%": "%25", "\r": "%0D", "\n": "%0A", **more}.items():
+        text = text.replace(letter, code)
+    return text
 
 
 def restart_block(decision: RestartAll, whence: Whence, why: str = "") -> str:

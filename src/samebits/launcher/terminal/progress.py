@@ -82,25 +82,19 @@ def _beside_steps(gauges: Gauges, last: Record | None) -> str:
 def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
     """One line about `new`, with the rates since `old`.
 
-    What does not fit in `width` columns is left out whole: first the values of `run.log`, then room, then the shares.
+    What does not fit in `width` columns is left out whole: first the values of `run.log`, then shares, the smallest first.
     """
     first = new.gauges[0]
-    begin, notes = [_epoch(first), _step(first), _loss(first)], list(_notes(note))
-    rate, shares, left = [_rate(old, new)], [_shares(old, new)], [_left(old, new)]
-    wide = (
-        [*begin, *notes, *rate, *shares, *left],
-        [*begin, *rate, *shares, *left],
-    )
-    lines = ["  ".join(filter(None, parts)) for parts in wide]
-    lines.append(
-        " ".join(filter(None, wide[1]))
-        .replace("compute", "comp")
-        .replace("exchange", "exch")
-        .replace("optimizer", "opt")
-        .replace(" samples/s", "/s")
-    )
-    lines.append("  ".join(filter(None, [*begin, *rate, *left])))
-    return next((line for line in lines if len(line) < width), lines[-1])
+    begin, shares = [_epoch(first), _step(first), _loss(first)], _shares(old, new)
+    rate, left = _rate(old, new), _left(old, new)
+    forms = [(_notes(note), len(shares)), *(([], count) for count in range(len(shares), -1, -1))]
+    for notes, count in forms:
+        largest = sorted(shares, key=lambda name: -shares[name])[:count]
+        parts = " ".join(f"{name} {share}%" for name, share in shares.items() if name in largest)
+        line = "  ".join(filter(None, [*begin, *notes, rate, parts, left]))
+        if len(line) < width:
+            break
+    return line
 
 
 def _epoch(gauges: Gauges) -> str:
@@ -137,7 +131,7 @@ def _samples(old: Gauges, new: Gauges, steps: int) -> float:
     return new.samples * steps / new.step if new.step else 0.0
 
 
-def _shares(old: Snapshot, new: Snapshot) -> str:
+def _shares(old: Snapshot, new: Snapshot) -> dict[str, int]:
     """Of the whole time of the steps, those that are worth a word."""
 
     def spent(part: str) -> int:
@@ -147,8 +141,8 @@ def _shares(old: Snapshot, new: Snapshot) -> str:
 
     parts = {TIME_NAMES[part]: spent(part) for part in PARTS}
     if sum(parts.values()) <= 0:
-        return ""
-    return " ".join(f"{name} {share}%" for name, share in percents(parts).items() if share >= LEAST_SHARE)
+        return {}
+    return {name: share for name, share in percents(parts).items() if share >= LEAST_SHARE}
 
 
 def _left(old: Snapshot, new: Snapshot) -> str:

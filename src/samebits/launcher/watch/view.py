@@ -165,6 +165,8 @@ class Viewer:
 def _end_text(end: Any) -> str:
     """How a rank ended, as the launcher noted it; empty where it did not, or not yet."""
     match end:
+        case {"stopped": True}:
+            return "stopped by samebits, as another rank or a signal ended the run"
         case {"signal": int(number)} if number:
             return f"killed by {signal_name(number)}"
         case {"code": int(code)}:

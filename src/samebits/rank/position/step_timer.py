@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalWriter, Phase
+from samebits.protocol.journal.ring import ENDING, JournalWriter, Phase
 from samebits.rank.caller import caller
 from samebits.rank.position.trace import Trace
 
@@ -46,7 +46,8 @@ class StepTimer:
             self.intervals.append((before, self._operation, self._since, now))
         self._since, self._operation = now, operation
         if self._journal is not None:
-            file, line = caller()
+            # The script is over: whoever calls then is no line of it.
+            file, line = caller() if operation != ENDING else ("", 0)
             self._journal.write(phase, operation, self.step, self.epoch, file, line)
         return before
 

@@ -20,6 +20,7 @@ from samebits.protocol.journal import device_words
 from samebits.protocol.journal.ring import ENDING, Phase
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
+from samebits.protocol.run_folder import RESULT
 from samebits.protocol.skipped_steps import OPTION
 from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
@@ -116,6 +117,8 @@ def _write_result(run: RunState) -> None:
         **({"without": without} if without else {}),
         **_found(run.loop_state),
     }
+    # The launcher has it from the journal too, should somebody have removed the folder.
+    run.components.step_timer.note({RESULT: result})
     keep(run.config.folder.result, json.dumps(result), run.components.step_timer)
 
 

@@ -96,6 +96,10 @@ def test_what_a_rank_did_last_is_told_when_it_has_ended(tmp_path):
         ({"code": 0, "signal": 0}, "came to its end"),
         ({"code": 137, "signal": 9}, "killed by signal 9 (SIGKILL)"),
         ({"code": 3, "signal": 0}, "ended with exit code 3"),
+        (
+            {"code": 143, "signal": 15, "stopped": True},
+            "stopped by samebits, as another rank or a signal ended the run",
+        ),
         ({"code": "x", "signal": [1 << 99]}, "in the script since step 276"),
         (None, "in the script since step 276"),
     ],
@@ -478,3 +482,11 @@ def test_a_rank_that_waits_for_another_node_is_in_no_circle_with_its_neighbours(
 def test_a_damaged_roster_is_none(told):
     assert roster_of([{"nodes": told, "here": 0}]) is None
     assert roster_of([{"nodes": NODES, "here": told}]) is None or told in (0, 1)
+
+
+def test_no_line_of_a_block_is_blank_but_indented(tmp_path):
+    folder = made(tmp_path / "run")
+    block = "FAILED    rank 1\n\n  | Traceback\n\n  log     x"
+    folder.outcome.write_text(json.dumps({"exit_code": 1, "duration_s": 3.5, "signal": 0, "block": block}))
+    told = CliRunner().invoke(diagnose, [str(folder.path)])
+    assert "FAILED    rank 1\n\n    | Traceback\n\n    log     x\n" in told.output

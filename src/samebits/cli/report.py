@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from samebits.cli.completion import runs as complete_runs
 from samebits.errors import UsageError
 from samebits.protocol.run_folder import runs_folder, write_private
 
@@ -30,7 +31,7 @@ Exit code: 0; 1 when a run is slower than --fail-slower allows; 2 when RUN is no
     "-o", "--output", type=click.Path(dir_okay=False), default="report.html", show_default=True, help="The file."
 )
 @click.option("--fail-slower", metavar="SHARE", help="Exit code 1 when a run is slower than the first by more: 10%.")
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_runs)
 def report(output: str, fail_slower: str | None, runs: tuple[str, ...]) -> None:
     """Write what there is to see of a run into one HTML file; of several, how they differ."""
     from samebits.launcher.watch.places import run_at

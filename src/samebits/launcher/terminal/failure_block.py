@@ -122,7 +122,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         stalled = stall_block(failure.error)
         block = replace(block, who=stalled.who, why=stalled.why)
     elif failure is not None and kind is FailureKind.DAMAGE:
-        block = replace(block, who=loss_of(end, doing, uses_samebits=True).sentence, why=DIFFERENT_BITS)
+        block = replace(block, who=loss_of(end, doing, uses_samebits=doing is not None).sentence, why=DIFFERENT_BITS)
     elif kind is FailureKind.PEER and verdict.left_early:
         block = replace(block, who=verdict.leavers_text, traceback="")
     return block.text

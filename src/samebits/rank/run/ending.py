@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from samebits.errors import UsageError, mistake_text
 from samebits.machine.visible import visible, write_error
 from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
+from samebits.protocol.journal.failure import user_line
 from samebits.protocol.journal.ring import ENDING, Phase
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
@@ -253,7 +256,7 @@ _is_there = False
 
 
 def help_with_errors(environment: RankEnvironment) -> None:
-    """Let this process's last traceback be followed by what to do, where that is known.
+    """Let this process's last traceback be followed by what to do, where that is known; a misuse needs no traceback.
 
     Not under `samebits run`, which has it in its report. Torch's own hook may come around it.
     """
@@ -263,6 +266,10 @@ def help_with_errors(environment: RankEnvironment) -> None:
     _is_there, previous = True, sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        if isinstance(error, UsageError) and script and (place := user_line(error, Path(script))):
+            write_error(mistake_text(f"{place}: {error.problem}", error.fix))
+            raise SystemExit(2)
         previous(kind, error, trace)
         if words := way_out(error):
             write_error(f"help: {visible(words)}")

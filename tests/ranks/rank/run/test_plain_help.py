@@ -34,3 +34,17 @@ def test_under_torchrun_each_rank_says_it(tmp_path):
     script = write_script(tmp_path, SCRIPT)
     ended = start_python(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node=2", script).finish()
     assert f"[rank0]: {HELP}" in ended.err or f"[rank1]: {HELP}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("samebits.init(lanes=-1)", "`lanes` must be"), ("samebits.init().steps(3)", "run.steps needs")],
+)
+def test_a_misuse_is_two_lines_and_no_frame_of_the_package(tmp_path, line, problem):
+    ended = start_python(tmp_path, write_script(tmp_path, f"import samebits\n{line}\n")).finish()
+    assert ended.code == 2
+    said, fix = ended.err.splitlines()[-2:]
+    assert said.startswith(f"error: script.py:2: {problem}")
+    assert fix.startswith("help: ")
+    assert "Traceback" not in ended.err
+    assert '.py"' not in ended.err

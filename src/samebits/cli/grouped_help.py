@@ -27,7 +27,8 @@ class GroupedHelp(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         shown = {one.name or "": found for one in options if (found := _one_spelling(one).get_help_record(ctx))}
-        groups: Mapping[str, Sequence[str]] = {"Options": (*self.most_used, "help", _HELP_ALL.name or "")}
+        last = [one.name or "" for one in self.get_params(ctx)[len(self.params) :]]
+        groups: Mapping[str, Sequence[str]] = {"Options": (*self.most_used, *last)}
         if not self.most_used or ctx.meta.get(_ALL):
             grouped = {name for names in self.groups.values() for name in names}
             groups = {**self.groups, HELP if grouped else "Options": [name for name in shown if name not in grouped]}

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 from samebits.errors import EnvironmentFailure
 from samebits.launcher.blame import verdict_of
-from samebits.launcher.diagnosis.findings import KILLED_FOR_MEMORY
 from samebits.launcher.event_log import EventLog
 from samebits.launcher.folder import remove_copies
 from samebits.launcher.nodes.cluster import Cluster
@@ -35,9 +34,8 @@ from samebits.launcher.supervise.attempt import (
 from samebits.launcher.supervise.observer import FirstLines, Observer
 from samebits.launcher.supervise.starting import RunStore, SnapshotFolder
 from samebits.launcher.supervise.supervisor import Supervisor
-from samebits.launcher.supervise.surroundings import Known
 from samebits.launcher.terminal.cases import Losses
-from samebits.launcher.terminal.failure_block import last_work, restart_block
+from samebits.launcher.terminal.failure_block import restart_block
 from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, stop_line
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
@@ -99,8 +97,7 @@ class Attempts:
                     request = regrouped_request(request, decision, attempt)
                     continue
                 history.append(decision.loss)
-                known = attempt.ending.known.get(decision.loss.rank, Known())
-                why = known.why_killed if known.finding is KILLED_FOR_MEMORY else ""
+                why = attempt.why_short_of_memory(decision.loss.rank)
                 self.losses.console.block(restart_block(decision, attempt.whence, why))
                 self.events.restart(
                     decision.loss.step, attempt.whence.step, **restart_fields(request, decision, attempt)
@@ -112,7 +109,7 @@ class Attempts:
         known = dict(zip(request.numbers, observer.own_gauges(), strict=True))
         elsewhere = (rank for rank in range(request.world_size) if rank not in request.numbers)
         known |= dict(zip(elsewhere, observer.last_gauges, strict=False))
-        last = {rank: record for rank in request.numbers if (record := last_work(observer.tail(rank))) is not None}
+        last = {rank: one for rank, journal in observer.journals.items() if (one := journal.last()) is not None}
         self.events.ended(attempt.ending.ends, known, last, on_request=bool(attempt.ending.interrupted_by))
 
     def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:

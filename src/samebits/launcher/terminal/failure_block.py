@@ -38,6 +38,8 @@ _NOT_THE_SCRIPT = (str(Path(__file__).parents[1]), "<frozen runpy>", "Extension 
 _DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
 """Phases whose operation says more: which lane, which exchange."""
 HELP = "  help"
+ENDLESS_RESTARTS = 1000
+"""Nobody counts down from so many; the demo asks for more."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,8 @@ def restart_block(decision: RestartAll, whence: Whence, why: str = "") -> str:
         who = f"{count_text(decision.ranks, 'rank')}, {less} less, start{'s' * (decision.ranks == 1)}"
     again = whence.num_again(decision.loss)
     twice = f"{count_text(again, 'step')} {'is' if again == 1 else 'are'} computed again; " if again else ""
-    back = f"{who} again (restart {decision.number} of {decision.most}), {whence.place}\n{twice}lines below may repeat"
+    of = f" of {decision.most}" if decision.most < ENDLESS_RESTARTS else ""
+    back = f"{who} again (restart {decision.number}{of}), {whence.place}\n{twice}lines below may repeat"
     return Block(decision.loss.sentence, "LOST", why=why, back=back).text
 
 

@@ -26,8 +26,6 @@ RUNS_VARIABLE = "SAMEBITS_RUNS"
 """The variable that names another one, for `samebits.init` and all commands; --log-dir beats it."""
 MOST_BYTES = 64 << 20
 """How much of a file with one JSON object is read."""
-RESULT = "result"
-"""What rank 0 leaves at the end: `result.json`, and in the note of its journal."""
 STATES = "states"
 """In the folder of a run that saves by itself: the states of all its starts."""
 
@@ -97,7 +95,7 @@ class RunFolder:
     @property
     def result(self) -> Path:
         """What rank 0 wrote when the script ended well (JSON): steps, samples, bits of the parameters."""
-        return self.path / f"{RESULT}.json"
+        return self.path / "result.json"
 
     @property
     def stages(self) -> Path:

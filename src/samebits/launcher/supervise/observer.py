@@ -20,8 +20,8 @@ from samebits.launcher.terminal.cases import Losses
 from samebits.launcher.terminal.progress import Progress, Snapshot
 from samebits.launcher.terminal.report import lanes_line, numerics_line, opening_line, still_alone_line
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalReader, Phase, Record
-from samebits.protocol.run_folder import RESULT, RunFolder, read_json
+from samebits.protocol.journal.ring import RESULT, JournalReader, Phase, Record
+from samebits.protocol.run_folder import RunFolder, read_json
 from samebits.protocol.saving import newest_step
 
 UPDATE_S = 0.25

@@ -54,6 +54,8 @@ class Phase(IntEnum):
 
 BETWEEN_STEPS, IN_STEP, FETCH = "between steps", "step", "fetch"
 """Operations around a step: of `Phase.SCRIPT` behind its body, and in its body before the lanes; of `Phase.DATA` in it."""
+RESULT = "result"
+"""Where the note has what rank 0 leaves at the end, besides `result.json`."""
 ENDING = "ending"
 """The operation of `Phase.SCRIPT` from the script's end on: ranks compare their weights, and rank 0 writes the result."""
 

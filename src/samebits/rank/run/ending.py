@@ -1,4 +1,4 @@
-"""The end of a run: a last agreement, what stays in the run folder, what lies in the memory of a GPU."""
+"""The end of a run: a last agreement, what stays in the run folder, what lies in the memory of a GPU, help behind a traceback."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from samebits.machine.visible import visible, write_error
 from samebits.notices import say
+from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
-from samebits.protocol.journal.ring import ENDING, Phase
+from samebits.protocol.journal.failure import misuse_text
+from samebits.protocol.journal.ring import ENDING, RESULT, Phase
+from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
-from samebits.protocol.run_folder import RESULT
 from samebits.protocol.skipped_steps import OPTION
 from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
@@ -243,3 +247,27 @@ def taken_by_others(free: int, total: int, device: torch.device) -> str:
         f"{taken / device_words.GIB:.1f} of {total / device_words.GIB:.1f} GiB of {device} are taken by another program: "
         "`nvidia-smi` names it, and CUDA_VISIBLE_DEVICES chooses another GPU."
     )
+
+
+_is_there = False
+
+
+def help_with_errors(environment: RankEnvironment) -> None:
+    """Let this process's last traceback be followed by what to do, where that is known; a misuse needs no traceback.
+
+    Not under `samebits run`, which has it in its report. Torch's own hook may come around it.
+    """
+    global _is_there
+    if _is_there or environment.settings is not None:
+        return
+    _is_there, previous = True, sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if text := misuse_text(error, getattr(sys.modules.get("__main__"), "__file__", None)):
+            write_error(text)
+            raise SystemExit(2)
+        previous(kind, error, trace)
+        if words := way_out(error):
+            write_error(f"help: {visible(words)}")
+
+    sys.excepthook = hook

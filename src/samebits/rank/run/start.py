@@ -28,8 +28,7 @@ from samebits.rank.checks.replicas import nothing_to_check
 from samebits.rank.position.run_state import RunState
 from samebits.rank.run.assembly import assemble
 from samebits.rank.run.decisions import Wanted, check_arguments, check_steps, decide, read_environment
-from samebits.rank.run.ending import end, watch_device
-from samebits.rank.run.plain_errors import help_with_errors
+from samebits.rank.run.ending import end, help_with_errors, watch_device
 from samebits.rank.run.run import Run
 
 _present: list[RunState] = []

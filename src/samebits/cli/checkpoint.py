@@ -7,8 +7,8 @@ from collections.abc import Callable
 import click
 
 from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 WHERE = "\b\n{} is a state's folder, or a run's name or folder: {}.\nEach may be a URL: s3://bucket/runs/exp1."
 STATE = WHERE.format("STATE", "its newest state")
 EPILOG = """\b

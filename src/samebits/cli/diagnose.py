@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.machine.visible import hung
 from samebits.protocol.run_folder import runs_folder
 
@@ -29,7 +30,7 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 2 when RUN is no run."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.argument("run", required=False, shell_complete=runs)
 def diagnose(run: str | None, as_json: bool) -> None:

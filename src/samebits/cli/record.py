@@ -7,8 +7,8 @@ from collections.abc import Callable
 import click
 
 from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 RECORD = "\b\nRECORD is a run that was started with --record (its name or folder), the folder of a\npublished record, or a record.jsonl."
 EPILOG = """\b
 Examples:

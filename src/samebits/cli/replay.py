@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from samebits.cli.completion import one_of, runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.cli.shared_options import accept_in_place
 from samebits.protocol.layout.mesh import STRATEGIES
 
@@ -26,7 +27,7 @@ Exit code: 0; 1 when a logged value differs or step N itself fails; 2 for a mist
 the options; 125 when step N was not reached; 130 for Ctrl-C."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option(
     "--step", type=int, required=True, metavar="N", help="The step, as `metrics.jsonl` and the page count it."
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import runs_folder
 
@@ -26,7 +27,7 @@ HEADER_ROWS = 2
 """Around the screen: the run, the end."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option("--once", is_flag=True, help="Print the table once. [default where there is no terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the ranks once as JSON.")
 @click.option("--web", is_flag=True, help="Show the run on a page that only this machine can open, until Ctrl-C.")

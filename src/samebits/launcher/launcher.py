@@ -36,10 +36,6 @@ from samebits.launcher.terminal.report import (
     opening_line,
     opens_at_once,
     stopped_line,
-    unbranched_line,
-    unchecked_line,
-    unsaved_line,
-    unskipped_line,
 )
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.tracking import start_tracking
@@ -209,13 +205,18 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
 
 def _unused(request: LaunchRequest) -> list[Line]:
     """What was requested of a script that does without `samebits.init`."""
-    asked = (
-        (request.saving is not None and bool(request.saving.every), unsaved_line()),
-        (request.computation.course.parent is not None, unbranched_line()),
-        (bool(request.computation.course.skipped), unskipped_line()),
-        (request.computation.check_every not in {"", OFF}, unchecked_line()),
-    )
-    return [line for is_asked, line in asked if is_asked]
+    course = request.computation.course
+    asked = {
+        "--save-every saved nothing": request.saving is not None and bool(request.saving.every),
+        "--from began with no state": course.parent is not None,
+        "--skip-steps passed over nothing": bool(course.skipped),
+        "--check-every compared nothing": request.computation.check_every not in {"", OFF},
+    }
+    return [
+        Line("warning", f"{what}: the script did not call samebits.init().")
+        for what, is_asked in asked.items()
+        if is_asked
+    ]
 
 
 def _say_trouble(request: LaunchRequest, console: Console, outcome: Outcome, cases: Cases) -> None:

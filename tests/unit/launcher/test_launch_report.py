@@ -97,7 +97,7 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "lanes": 4,
         "threads": 1,
     }
-    told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
+    told = Summary(0.034, {"data": 9, "compute": 91})
     assert end_lines(REQUEST, result, DECIDED, told, Seconds(40.0, 7.23, 4096, saving=3.8)) == [
         Line(
             "done",

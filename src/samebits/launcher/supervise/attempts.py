@@ -36,7 +36,7 @@ from samebits.launcher.supervise.starting import RunStore, SnapshotFolder
 from samebits.launcher.supervise.supervisor import Supervisor
 from samebits.launcher.terminal.cases import Losses
 from samebits.launcher.terminal.failure_block import restart_block
-from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, stop_line
+from samebits.launcher.terminal.report import Line, StatesLeft, opens_at_once, regroup_line
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
 from samebits.protocol.run_folder import RunFolder
@@ -84,7 +84,7 @@ class Attempts:
                     attempt, decision = self._agreement.agree(request, attempt, history)
                 if isinstance(decision, Stop):
                     if decision.reason:
-                        self.losses.console.line(stop_line(decision.reason))
+                        self.losses.console.line(Line("stop", decision.reason))
                     return (
                         replace(attempt, verdict=replace(attempt.verdict, exit_code=2))
                         if decision.is_script

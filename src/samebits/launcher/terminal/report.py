@@ -183,26 +183,6 @@ def alone_line(ranks: int) -> Line:
     )
 
 
-def unsaved_line() -> Line:
-    """Warn that nothing was saved, because only a run of `samebits.init` saves by itself."""
-    return Line("warning", "--save-every saved nothing: the script did not call samebits.init().")
-
-
-def unbranched_line() -> Line:
-    """Warn that a branch began with the first step, because only a run of `samebits.init` loads a state by itself."""
-    return Line("warning", "--from began with no state: the script did not call samebits.init().")
-
-
-def unskipped_line() -> Line:
-    """Warn that all steps were made, because only the loops of `samebits.init` pass over some."""
-    return Line("warning", "--skip-steps passed over nothing: the script did not call samebits.init().")
-
-
-def unchecked_line() -> Line:
-    """Warn that nothing was compared, because only ranks of `samebits.init` compare what they hold."""
-    return Line("warning", "--check-every compared nothing: the script did not call samebits.init().")
-
-
 def still_alone_line(ranks: int, seconds: float) -> Line:
     """Warn that the ranks have not met so far."""
     return Line(
@@ -274,10 +254,6 @@ def stopped_line(number: int, seconds: float, folder: Path, left: StatesLeft | N
     """Say which signal ended the run, and when; `left`: of a run that saves by itself."""
     states = f" {left.sentence};" if left is not None else ""
     return Line("stopped", f"by {signal_name(number)} after {seconds:.1f} s;{states} logs in {folder}")
-
-
-def stop_line(reason: str) -> Line:
-    return Line("stop", reason)
 
 
 @dataclass(frozen=True)

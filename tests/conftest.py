@@ -28,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets it for bac
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup sets it, and `samebits run` respects that
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["PYTHONFAULTHANDLER"] = "1"
+os.environ["SAMEBITS_TIMES"] = "off"  # lines begin with their labels
 os.environ["SAMEBITS_PROOFS"] = "off"  # what one test has proved, another does not expect
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 from benchmarks.faults.samples import NUM_SAMPLES
 
-_LABELS = "STALLED|slow|replace|restart|FAILED|went on|error:"
-_SAYS = re.compile(rf"^({_LABELS}) |^(\[rank \d+\] )?samebits: |Error\b|Exception|exitcode|Signal \d|terminate called")
+_LABELS = "STALLED|slow|LOST|FAILED|went on|error:"
+_SAYS = re.compile(
+    rf"^(\d\d:\d\d:\d\d )?({_LABELS}) |^(\[rank \d+\] )?samebits: |Error\b|Exception|exitcode|Signal \d|terminate called"
+)
 _NAMES_RANK = re.compile(r"\b[Rr]ank 1\b|\[rank1\]|rank\s*: 1\b")
-_NAMES_LINE = re.compile(r"\b[Rr]ank 1\b[^;]*\.py:\d+|\[rank1\].*\.py\", line \d+|^  where +.*\.py:\d+")
+_NAMES_LINE = re.compile(
+    r"\b[Rr]ank 1\b[^;]*\.py:\d+|\[rank1\].*\.py\", line \d+|^(\d\d:\d\d:\d\d )?  where +.*\.py:\d+"
+)
 """In the sentence, in a traceback of rank 1, or below the line that names it."""
 
 

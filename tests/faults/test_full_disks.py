@@ -106,7 +106,7 @@ def test_a_full_run_folder_is_said_and_ends_no_training_and_leaves_whole_lines(t
 def test_an_exception_is_told_although_its_record_cannot_be_written(tmp_path: Path) -> None:
     done, folder = run_on_a_small_disk(tmp_path, "fail")
     assert done.returncode == 1
-    assert "FAILED    rank 0, step 8, in the script: ValueError: after it was full" in done.stderr
+    assert "FAILED    rank 0, after step 8, in the script: ValueError: after it was full" in done.stderr
     assert 'raise ValueError("after it was full")' in done.stderr
     assert list((folder / "failures").iterdir()) == []
 

@@ -43,7 +43,7 @@ elif os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
 
 def restarts(err: str) -> list[tuple[int, int]]:
     """From which step all ranks started again, and how many steps that cost."""
-    found = re.findall(r"from step (\d+), kept in memory; (\d+) steps? (?:is|are) computed again", err)
+    found = re.findall(r"after step (\d+), kept in memory\s+(\d+) steps? (?:is|are) computed again", err)
     return [(int(step), int(again)) for step, again in found]
 
 
@@ -119,5 +119,5 @@ def test_a_lost_node_costs_its_step(how: str, tmp_path: Path) -> None:
         assert second.process.wait(60) == (-signal.SIGKILL if how == "killed" else 1)
         until(lambda: not second.processes(), "the end of its processes")
         assert [one.code for one in agents.finish()] == [0], agents.told()
-        assert "is gone; all ranks start again, from step" in first.err, agents.told()
+        assert "is gone; all ranks start again, after step" in first.err, agents.told()
         assert {bits for _, _, bits in bits_of(first.out)} == {bits_alone(tmp_path / "one", 4 * STEPS)}

@@ -63,7 +63,7 @@ def test_a_lost_node_is_named_and_the_others_go_on(what: str, agents: Agents, wa
         }[what]()
     )
     until(lambda: rounds(first) == [2, 1], "the round without it")
-    assert re.search(r"node 1 \(host \S+\) is gone; all ranks start again, from ", first.err)
+    assert re.search(r"node 1 \(host \S+\) is gone; all ranks start again, (after|from) ", first.err)
     end(agents, want, 0, -signal.SIGKILL if what == "launcher" else 1)
     assert [(rank, ranks) for rank, ranks, _ in bits_of(agents.out)] == [(0, 2), (1, 2)]
 
@@ -72,12 +72,12 @@ def test_a_node_joins_at_a_step_and_another_one_leaves(agents: Agents, want: str
     under_way(agents, 1)
     first, second = agents.running[0], agents.start(1, env=SLOWLY)
     until(lambda: rounds(first) == [1, 2], "the round with it")
-    assert re.search(r"host \S+ joins; all ranks start again, from step \d+, kept in memory", first.err)
+    assert re.search(r"host \S+ joins; all ranks start again, after step \d+, kept in memory", first.err)
     agents.wait_for("of 4 begins at step", times=4)
     assert len(set(re.findall(r"of 4 begins at step (\d+)", agents.out))) == 1, "the newcomer has the state, too"
     second.process.send_signal(signal.SIGTERM)
     until(lambda: rounds(first) == [1, 2, 1], "the round without it")
-    assert re.search(r"node 1 \(host \S+\) leaves; all ranks start again, from step \d+, kept in memory", first.err)
+    assert re.search(r"node 1 \(host \S+\) leaves; all ranks start again, after step \d+, kept in memory", first.err)
     end(agents, want, 0, 128 + signal.SIGTERM)
     assert "stopped   by signal 15 (SIGTERM)" in second.err
     assert "FAILED" not in agents.out

@@ -42,6 +42,11 @@ class Finished:
         return (self.folder / "logs" / f"rank-{rank:05d}.log").read_text()
 
     @property
+    def losses(self) -> list[str]:
+        """The block of each loss after which all ranks started again, on one line."""
+        return [" ".join(block.split()) for block in re.findall(r"^\0*(LOST .*(?:\n  .*)+)", self.err, re.MULTILINE)]
+
+    @property
     def bits(self) -> str:
         """The hash of all weights, from the newest result here: the terminal shows only its beginning."""
         assert self.code == 0, self.err

@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
+from samebits.cli.completion import files, one_of, runs
+from samebits.cli.grouped_help import SETTINGS, GroupedHelp
 from samebits.cli.shared_options import accept_in_place
+from samebits.protocol.layout.mesh import STRATEGIES
 
 EPILOG = """\b
 RECORD is a run that was started with --record, or the folder of a published record.
@@ -24,14 +27,7 @@ Exit code: 0 MATCH; 1 NO MATCH; 2 for a mistake in the options, or what is no re
 125 CANNOT TELL (other conditions, or nothing could be made again: this is no pass)."""
 
 
-@click.command(
-    epilog=EPILOG,
-    context_settings={
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-    },
-)
+@click.command(cls=GroupedHelp, epilog=EPILOG, context_settings={**SETTINGS, "allow_interspersed_args": False})
 @click.option(
     "--segments",
     type=int,
@@ -43,13 +39,15 @@ Exit code: 0 MATCH; 1 NO MATCH; 2 for a mistake in the options, or what is no re
 @click.option("--all", "is_all", is_flag=True, help="Make all of it again.")
 @click.option("--no-replay", "--no_replay", is_flag=True, help="Only read: the chain, and the files of states.")
 @click.option("-n", "--nproc-per-node", "ranks", type=int, default=None, help="Ranks. [default: 1]")
-@click.option("--strategy", default=None, metavar="NAME", help="Another one than the script's.")
+@click.option(
+    "--strategy", default=None, metavar="NAME", shell_complete=one_of(STRATEGIES), help="Another one than the script's."
+)
 @accept_in_place
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is under way.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.argument("record", metavar="RECORD")
-@click.argument("words", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("record", metavar="RECORD", shell_complete=runs)
+@click.argument("words", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def audit(**options: Any) -> None:
     """Check what a run has recorded: make parts of it again, and compare every step."""
     from samebits.cli.start_audit import start

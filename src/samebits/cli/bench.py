@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import click
 
+from samebits.cli.completion import files, one_of
+from samebits.cli.grouped_help import SETTINGS, GroupedHelp
 from samebits.cli.script_words import OptionsBeforeScript
 from samebits.cli.shared_options import accept_arithmetic_options, accept_in_place
 from samebits.protocol.layout.mesh import STRATEGIES
@@ -28,20 +31,35 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 2 for a mistake in the options; 130 for Ctrl-C, after showing what was measured."""
 
 
+class BenchHelp(GroupedHelp, OptionsBeforeScript):
+    """What is measured, and how it is told."""
+
+    groups = MappingProxyType(
+        {
+            "What is measured": ("ranks", "strategies", "steps", "rounds"),
+            "How it runs": (
+                *("lanes", "threads", "device", "precision", "numerics", "allow"),
+                *("in_place", "module"),
+            ),
+            "Output": ("plot", "as_json", "quiet"),
+        }
+    )
+
+
 @click.command(
-    cls=OptionsBeforeScript,
+    cls=BenchHelp,
     epilog=EPILOG,
-    context_settings={
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-    },
+    context_settings={**SETTINGS, "allow_interspersed_args": False},
 )
 @click.option(
     "--ranks", default=None, metavar="N,N,...", help="Numbers of ranks. [default: 1 and the cores, at most 4]"
 )
 @click.option(
-    "--strategies", default="ddp", metavar="A,B,...", help=f"Of {', '.join(STRATEGIES)}. [default: single,ddp]"
+    "--strategies",
+    default="ddp",
+    metavar="A,B,...",
+    shell_complete=one_of(STRATEGIES),
+    help=f"Of {', '.join(STRATEGIES)}. [default: single,ddp]",
 )
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Measured steps per run. [default: {DEFAULT_STEPS}]")
@@ -54,8 +72,8 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("script", shell_complete=files)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def bench(**options: Any) -> None:
     """Run SCRIPT under several strategies and numbers of ranks, in turn, and compare their speed and memory."""
     from samebits.cli.start_bench import start

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import click
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
+
 WHERE = "\b\n{} is a state's folder, or a run's name or folder: {}.\nEach may be a URL: s3://bucket/runs/exp1."
 STATE = WHERE.format("STATE", "its newest state")
 EPILOG = """\b
@@ -47,7 +49,7 @@ def _command(name: str, *lines: str) -> Callable[[Callable[..., None]], click.Co
     "Without it: the states of every run below samebits-runs, or below the folder\nthat SAMEBITS_RUNS names.",
     "Exit code: 0; 2 when WHERE is none of these.",
 )
-@click.argument("where", required=False)
+@click.argument("where", required=False, shell_complete=runs)
 def ls(where: str | None, as_json: bool) -> None:
     """List states: step, epoch, time, size, hash, whether files are missing."""
     from samebits.cli.start_checkpoint import list_states
@@ -56,7 +58,7 @@ def ls(where: str | None, as_json: bool) -> None:
 
 
 @_command("show", STATE, "Exit code: 0; 2 when it cannot be read.")
-@click.argument("state")
+@click.argument("state", shell_complete=runs)
 def show(state: str, as_json: bool) -> None:
     """Show what a state is: place, writer, models, optimizers, files."""
     from samebits.cli.start_checkpoint import show_state
@@ -69,7 +71,7 @@ def show(state: str, as_json: bool) -> None:
     WHERE.format("STATE", "all its states"),
     "Exit code: 0 when all are whole; 1 when one is damaged; 2 when STATE is none,\nor was written by a newer samebits.",
 )
-@click.argument("state", nargs=-1, required=True)
+@click.argument("state", nargs=-1, required=True, shell_complete=runs)
 def verify(state: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of states and say which file is damaged."""
     from samebits.cli.start_checkpoint import verify_states
@@ -82,8 +84,8 @@ def verify(state: tuple[str, ...], as_json: bool) -> None:
     f"{STATE}\nWho wrote a state (ranks, strategy, versions) is shown, but makes no difference.",
     "Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read.",
 )
-@click.argument("one", metavar="STATE")
-@click.argument("other", metavar="STATE")
+@click.argument("one", metavar="STATE", shell_complete=runs)
+@click.argument("other", metavar="STATE", shell_complete=runs)
 def diff(one: str, other: str, as_json: bool) -> None:
     """Compare two states bit by bit: models, optimizers, streams, counters."""
     from samebits.cli.start_checkpoint import compare_states
@@ -98,7 +100,7 @@ def diff(one: str, other: str, as_json: bool) -> None:
 )
 @click.option("--model", default=None, metavar="NAME", help="Which model, where there are several: model1, model2.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-@click.argument("state")
+@click.argument("state", shell_complete=runs)
 @click.argument("file")
 def export(state: str, file: str, model: str | None, force: bool, as_json: bool) -> None:
     """Write the weights to one file of safetensors or torch.save."""

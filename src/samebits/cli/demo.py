@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from samebits.cli.grouped_help import SETTINGS
 from samebits.protocol.run_folder import runs_folder
 
 MOST_RANKS = 4
@@ -21,7 +22,7 @@ while a page shows the loss, the ranks, and a button that kills each of them.
 Exit code: 0 when both runs have the same bits; 1 when not."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option("-n", "--ranks", type=click.IntRange(1, MOST_RANKS), default=MOST_RANKS, show_default=True, help="Ranks.")
 @click.option("--auto", is_flag=True, help="Kill ranks without a person, and open no browser.")
 @click.option("--browser/--no-browser", default=True, help="Open the page, or print its address only.")

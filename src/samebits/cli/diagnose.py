@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.machine.visible import hung
 from samebits.protocol.run_folder import runs_folder
 
@@ -28,9 +30,9 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 2 when RUN is no run."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=runs)
 def diagnose(run: str | None, as_json: bool) -> None:
     """Say what went wrong in RUN, or does now: who was first, and where each rank was last."""
     from samebits.cli.under_way import screen

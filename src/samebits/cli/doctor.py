@@ -23,11 +23,14 @@ Exit code: 0; 1 when there is a problem."""
 def doctor(as_json: bool) -> None:
     """Check this machine: versions, driver, devices, cores, backends, limits, leftovers."""
     from samebits.cli.program import check_here
-    from samebits.cli.under_way import screen
+    from samebits.cli.under_way import UnderWay, screen
     from samebits.launcher.doctor.examination import examine
 
     check_here()
+    under_way = UnderWay(is_quiet=as_json)
+    under_way.begin("importing torch")
     report = examine(os.environ, VERSION)
+    under_way.end()
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

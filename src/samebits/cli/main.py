@@ -36,6 +36,7 @@ COMMANDS = {
     "record": ("samebits.cli.record", "Show, compare and publish what runs recorded."),
     "sbatch": ("samebits.cli.sbatch", "Write a job script for SLURM that resumes where it was stopped."),
     "clean": ("samebits.cli.clean", "Remove what runs left that were killed as a whole."),
+    "completion": ("samebits.cli.completion", "Print what makes a shell complete commands, scripts and runs."),
     "doctor": ("samebits.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import click
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
+
 RECORD = "\b\nRECORD is a run that was started with --record (its name or folder), the folder of a\npublished record, or a record.jsonl."
 EPILOG = """\b
 Examples:
@@ -46,7 +48,7 @@ def _command(name: str, *lines: str) -> Callable[[Callable[..., None]], click.Co
     "Exit code: 0; 1 when its chain breaks, or a step came again otherwise; 2 when\nit cannot be read.",
 )
 @click.option("--step", type=int, default=None, metavar="N", help="Show what stands of one step.")
-@click.argument("where", metavar="RECORD")
+@click.argument("where", metavar="RECORD", shell_complete=runs)
 def show(where: str, step: int | None, as_json: bool) -> None:
     """Show a record: conditions, steps, states, the end, whether its chain holds."""
     from samebits.cli.start_record import show_one
@@ -60,8 +62,8 @@ def show(where: str, step: int | None, as_json: bool) -> None:
     "Conditions (versions, CPU, commit) that differ are shown, but make no difference.",
     "Exit code: 0 when both have the same steps and the same end; 1 when not; 2 when one\ncannot be read.",
 )
-@click.argument("one", metavar="RECORD")
-@click.argument("other", metavar="RECORD")
+@click.argument("one", metavar="RECORD", shell_complete=runs)
+@click.argument("other", metavar="RECORD", shell_complete=runs)
 def diff(one: str, other: str, as_json: bool) -> None:
     """Compare two records: the first step that differs, and what differs in it."""
     from samebits.cli.start_record import compare
@@ -82,7 +84,7 @@ def diff(one: str, other: str, as_json: bool) -> None:
     help="Copy the files of states too: all, or N spread over the run. [default: none]",
 )
 @click.option("--redact", is_flag=True, help="Leave out the script's arguments.")
-@click.argument("where", metavar="RECORD")
+@click.argument("where", metavar="RECORD", shell_complete=runs)
 @click.argument("folder")
 def export(where: str, folder: str, states: str, redact: bool, as_json: bool) -> None:
     """Write a folder with a record that can be given away."""

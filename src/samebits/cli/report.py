@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from samebits.cli.completion import runs as complete_runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.errors import UsageError
 from samebits.protocol.run_folder import runs_folder, write_private
 
@@ -25,12 +27,12 @@ at which a metric differs, and their speed. The file loads nothing from anywhere
 Exit code: 0; 1 when a run is slower than --fail-slower allows; 2 when RUN is no run."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default="report.html", show_default=True, help="The file."
 )
 @click.option("--fail-slower", metavar="SHARE", help="Exit code 1 when a run is slower than the first by more: 10%.")
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_runs)
 def report(output: str, fail_slower: str | None, runs: tuple[str, ...]) -> None:
     """Write what there is to see of a run into one HTML file; of several, how they differ."""
     from samebits.launcher.watch.places import run_at

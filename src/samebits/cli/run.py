@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 
-from samebits.cli.run_command import GroupedHelp, TakesProjectDefaults
+from samebits.cli.completion import files, one_of
+from samebits.cli.grouped_help import SETTINGS, GroupedHelp
+from samebits.cli.run_command import TakesProjectDefaults
+from samebits.cli.script_words import RemembersWords
 from samebits.cli.shared_options import (
     accept_arithmetic_options,
     accept_form_options,
 )
-from samebits.cli.torchrun_options import accept_torchrun_options, spellings, variable
+from samebits.cli.torchrun_options import NODE_OPTIONS, accept_torchrun_options, spellings, variable
 from samebits.launcher.choices import OnDamage, OnStall, Recover
 from samebits.protocol.backends import BACKENDS
 from samebits.protocol.run_folder import RUNS, RUNS_VARIABLE
@@ -42,7 +45,7 @@ START_METHODS = ("fork", "spawn", "forkserver")
 """Torch's names; what forks here has imported and does nothing else, so it is a fork server."""
 
 
-class RunHelp(TakesProjectDefaults, GroupedHelp):
+class RunHelp(TakesProjectDefaults, GroupedHelp, RemembersWords):
     """The twelve options that most runs need, and the groups of all."""
 
     most_used = (
@@ -51,7 +54,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     )
     groups = MappingProxyType(
         {
-            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "start_method", "backend", "key_file", "module"),
+            "Ranks": ("ranks", "nproc_per_node", "device", "threads", "start_method", "backend", "module"),
             "Computation": (
                 *("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "allow"),
                 "check_every",
@@ -68,6 +71,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
                 "skip_steps",
             ),
             "Losses": ("recover", "shrink", "max_restarts", "on_damage", "on_stall", "stall_after"),
+            "Nodes": ("nnodes", *(option[2:].replace("-", "_") for option in NODE_OPTIONS), "key_file"),
             "Proof": ("prove", "record", "record_states"),
             "Output": ("log_dir", "track", "trace", "full_traceback", "quiet", "verbose"),
         }
@@ -77,11 +81,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.command(
     cls=RunHelp,
     epilog=EPILOG,
-    context_settings={
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-    },
+    context_settings={**SETTINGS, "allow_interspersed_args": False},
 )
 @click.option("-n", "ranks", metavar="N|auto", default=None, help="Number of ranks. [default: auto]")
 @click.option(
@@ -100,6 +100,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     "--backend",
     default=None,
     metavar="|".join(BACKENDS),
+    shell_complete=one_of(BACKENDS),
     help="Backend for torch.distributed. [default: the script's]",
 )
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / lanes]")
@@ -148,7 +149,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     "--recover",
     type=click.Choice([choice.value for choice in Recover]),
     default=None,
-    help="After a loss: start all ranks again from the newest state; never without what the script keeps itself; stop. [default: auto]",
+    help="After a loss all ranks start again: from the newest state (auto), from one that lacks nothing (exact), or not (off). [default: auto]",
 )
 @click.option("--shrink", is_flag=True, help="Start again with one rank less.")
 @click.option(
@@ -195,6 +196,7 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
     "--track",
     multiple=True,
     metavar="TRACKER",
+    shell_complete=one_of(("tensorboard", "wandb")),
     help="tensorboard or wandb: give it every value of run.log, once, through kills and resumes.",
 )
 @click.option(
@@ -229,14 +231,19 @@ class RunHelp(TakesProjectDefaults, GroupedHelp):
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.option("--nnodes", default=None, hidden=True)
+@click.option(
+    "--nnodes",
+    default=None,
+    metavar="N|MIN:MAX",
+    help="Number of nodes; between two numbers they come and go. [default: 1]",
+)
 @click.option(
     "--key-file", "--key_file", default=None, metavar="FILE", help="With several nodes: their common secret, mode 0600."
 )
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("script", shell_complete=files)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
     from samebits.cli.start_run import start

@@ -1,19 +1,15 @@
-"""What `samebits run` can beside other commands of click: help in groups, and defaults of the project.
-
-`--help` shows the options used most, `--help-all` all of them. `[tool.samebits]` of the nearest pyproject.toml has defaults for them;
+"""Defaults of the project for `samebits run`: `[tool.samebits]` of the nearest pyproject.toml has defaults for them;
 the command line beats these.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-
-from samebits.cli.script_words import RemembersWords
 
 FILE = "pyproject.toml"
 ALIKE = (("ranks", "nproc_per_node"), ("quiet", "verbose"))
@@ -84,48 +80,3 @@ def nearest(folder: Path) -> tuple[Path, dict[str, Any]]:
             raise click.UsageError(f"{path}: [tool.samebits] must be a table of options.")
         return path, table
     return folder / FILE, {}
-
-
-HELP = "Help"
-"""The group of `--help` and `--help-all`, which always come last."""
-
-
-class GroupedHelp(RemembersWords):
-    """Needs `most_used` and `groups`: names of parameters; an option in no group is shown in the last one."""
-
-    most_used: Sequence[str] = ()
-    groups: Mapping[str, Sequence[str]] = {}
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """All, and `--help-all` behind `--help`."""
-        return [*super().get_params(ctx), _HELP_ALL]
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {param.name or "": found for param in self.params if (found := param.get_help_record(ctx))}
-        last = [found for param in self.get_params(ctx)[len(self.params) :] if (found := param.get_help_record(ctx))]
-        if not ctx.meta.get(_ALL):
-            with formatter.section("Options"):
-                formatter.write_dl([shown[name] for name in self.most_used] + last)
-            return
-        groups = {title: [shown.pop(name) for name in names if name in shown] for title, names in self.groups.items()}
-        for title, records in {**groups, HELP: [*shown.values(), *last]}.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def _print_all(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        ctx.meta[_ALL] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
-_ALL = "samebits.help_all"
-_HELP_ALL = click.Option(
-    ["--help-all", "--help_all"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_all,
-    help="Show all options, in groups.",
-)

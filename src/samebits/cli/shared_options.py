@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from samebits.cli.completion import one_of
 from samebits.protocol.arithmetic import NUMERICS, PRECISIONS, Arithmetic, allowed_named
 from samebits.protocol.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
 
@@ -21,12 +22,14 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
             "--precision",
             default=None,
             metavar="|".join(PRECISIONS),
+            shell_complete=one_of(PRECISIONS),
             help="Dtype of forward passes. [default: the script's, else 32]",
         ),
         click.option(
             "--numerics",
             default=None,
             metavar="|".join(NUMERICS),
+            shell_complete=one_of(NUMERICS),
             help="Fixed order and kernels, on any x86-64 CPU too (portable), or the backend's. [default: the script's, else exact]",
         ),
         click.option(
@@ -55,7 +58,13 @@ def arithmetic_from(options: Mapping[str, Any]) -> Arithmetic:
 def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --strategy, --mesh and --schedule to a command."""
     options = (
-        click.option("--strategy", default=None, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}."),
+        click.option(
+            "--strategy",
+            default=None,
+            metavar="NAME",
+            shell_complete=one_of(STRATEGIES),
+            help=f"One of {', '.join(STRATEGIES)}.",
+        ),
         click.option(
             "--mesh",
             default=None,
@@ -63,7 +72,13 @@ def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="For example pipeline=2,ddp=2: 2 stages with 2 replicas each. The last name is the inner one: such ranks are "
             "neighbours, on one node.",
         ),
-        click.option("--schedule", default=None, metavar="|".join(SCHEDULES), help="Order of a pipeline's work."),
+        click.option(
+            "--schedule",
+            default=None,
+            metavar="|".join(SCHEDULES),
+            shell_complete=one_of(SCHEDULES),
+            help="Order of a pipeline's work.",
+        ),
     )
     for option in reversed(options):
         command = option(command)

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NODE_OPTIONS = (
-    "--rdzv-backend",
-    "--rdzv-endpoint",
-    "--rdzv-id",
-    "--rdzv-conf",
-    "--node-rank",
-    "--master-addr",
-    "--master-port",
-    "--local-addr",
-)
+NODE_OPTIONS = {
+    "--node-rank": ("N", "The number of this node. [default: a launcher's, else by itself]"),
+    "--rdzv-endpoint": ("HOST[:PORT]", "Where the first node is."),
+    "--rdzv-id": ("NAME", "The job, where several meet at one host."),
+    "--rdzv-conf": ("KEY=VALUE,...", "join_timeout=60: how long missing nodes are waited for. [default: 600 s]"),
+    "--rdzv-backend": ("NAME", "static, c10d or samebits: all mean the same."),
+    "--local-addr": ("ADDRESS", "This node's own address or interface, where it has several."),
+    "--master-addr": ("HOST", "The endpoint's host, as torchrun calls it."),
+    "--master-port": ("PORT", "Its port."),
+}
+"""Each with its value and what it says."""
 WITH_VALUE = (
     "--monitor-interval",
     "--event-log-handler",
@@ -68,8 +69,8 @@ def variable(option: str) -> str:
 
 def accept_torchrun_options(function: Function) -> Function:
     """A decorator for a click command: the options without meaning on one node arrive in its keyword arguments."""
-    for option in NODE_OPTIONS:
-        function = click.option(*spellings(option), default=None, hidden=True)(function)
+    for option, (value, text) in NODE_OPTIONS.items():
+        function = click.option(*spellings(option), default=None, metavar=value, help=text)(function)
     for option in WITH_VALUE:
         function = click.option(*spellings(option), envvar=variable(option), default=None, hidden=True)(function)
     for option, short in SHORT.items():

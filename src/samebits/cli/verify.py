@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import click
 
+from samebits.cli.completion import files
+from samebits.cli.grouped_help import SETTINGS, GroupedHelp
 from samebits.cli.script_words import NumberOrNone, OptionsBeforeScript
 from samebits.cli.shared_options import (
     VERIFIED_RANKS,
@@ -39,14 +42,27 @@ could be compared: with --against, which `git bisect run` skips, and of a script
 that never calls samebits.init(); 130 for Ctrl-C."""
 
 
+class VerifyHelp(GroupedHelp, OptionsBeforeScript):
+    """What is compared, with what, and how it is told."""
+
+    groups = MappingProxyType(
+        {
+            "What is run": (
+                *("ranks", "steps", "lanes", "threads", "device", "strategy", "mesh", "schedule"),
+                *("precision", "numerics", "allow", "module"),
+            ),
+            "Compared with": ("save", "against", "against_commit", "python", "interrupt"),
+            "Without samebits.init": ("repeat", "num_processes", "timeout", "in_place"),
+            "Findings": ("where", "accept"),
+            "Output": ("as_json", "summary", "quiet", "verbose"),
+        }
+    )
+
+
 @click.command(
-    cls=OptionsBeforeScript,
+    cls=VerifyHelp,
     epilog=EPILOG,
-    context_settings={
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-    },
+    context_settings={**SETTINGS, "allow_interspersed_args": False},
 )
 @click.option("--ranks", default=None, metavar="N,N,...", help=f"Numbers of ranks. [default: {VERIFIED_RANKS}]")
 @click.option(
@@ -99,8 +115,8 @@ that never calls samebits.init(); 130 for Ctrl-C."""
 @click.option("-v", "--verbose", is_flag=True, help="Show the table of all items, and all that is not covered.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("script", shell_complete=files)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
     from samebits.cli.start_verify import start

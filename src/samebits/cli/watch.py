@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from samebits.cli.completion import runs
+from samebits.cli.grouped_help import SETTINGS
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import runs_folder
 
@@ -25,13 +27,13 @@ HEADER_ROWS = 2
 """Around the screen: the run, the end."""
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.option("--once", is_flag=True, help="Print the table once. [default where there is no terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the ranks once as JSON.")
 @click.option("--web", is_flag=True, help="Show the run on a page that only this machine can open, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The page's port. [default: any that is free]")
 @click.option("--browser/--no-browser", default=True, help="Open the page, or print its address only.")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=runs)
 def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, browser: bool) -> None:
     """Show what every rank of RUN is doing, until the run has ended."""
     from rich.live import Live

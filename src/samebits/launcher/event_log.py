@@ -13,19 +13,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from samebits.launcher.blame import RankEnd
 from samebits.launcher.diagnosis.spent import PARTS, TIME_NAMES, Spent
 from samebits.launcher.request import LaunchRequest
+from samebits.launcher.terminal.report import Seconds
 from samebits.machine.processes import resident_bytes, signal_name
 from samebits.protocol.case import cases_in, names_of
 from samebits.protocol.events import SCHEMA, Kind, add_event, events_in, executed_steps, of_kind
 from samebits.protocol.installation import VERSION
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalReader, Phase
+from samebits.protocol.journal.ring import JournalReader, Phase, Record
 from samebits.protocol.run_folder import RunFolder, read_json, write_private
 
 LEAST_PACE_S = 1.0
@@ -150,14 +152,14 @@ class EventLog:
         self._num_findings = len(cases)
 
     def ended(
-        self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], places: Mapping[int, str], *, on_request: bool
+        self, ends: Sequence[RankEnd], gauges: Mapping[int, Gauges], last: Mapping[int, Record], *, on_request: bool
     ) -> None:
         """All ranks of a start have ended.
 
         Args:
             ends: how those of this node did.
             gauges: the last ones of each rank that is known.
-            places: where ranks were last: `train.py:31`.
+            last: what ranks did last.
             on_request: whether a user signal stopped the run: then an exit code is no failure.
         """
         self._look_at_findings()
@@ -170,9 +172,9 @@ class EventLog:
             totals = self.totals.setdefault(end.rank, RankTotals())
             totals.peak_bytes = max(totals.peak_bytes, end.peak_bytes)
             if end.failure is not None or end.signal or not on_request:
-                self._note_end(end, gauges.get(end.rank, Gauges()).step, places.get(end.rank, ""))
+                self._note_end(end, last.get(end.rank))
 
-    def _note_end(self, end: RankEnd, step: int, place: str) -> None:
+    def _note_end(self, end: RankEnd, last: Record | None) -> None:
         # Ends have a monotonic time, events that of the wall clock.
         at_s = time.time() - max(time.monotonic_ns() - end.time_ns, 0) / 1e9
         # A consequence of another end is no event.
@@ -182,12 +184,33 @@ class EventLog:
             kind = Kind.DAMAGE if end.failure.kind is FailureKind.DAMAGE else Kind.FAILURE
             fields: dict[str, Any] = {"said": end.failure.error}
         elif end.signal:
+            place = f"{Path(last.file).name}:{last.line}" if last is not None and last.file else ""
             kind, fields = Kind.KILL, {"signal": signal_name(end.signal), "place": place}
         elif end.code:
             kind, fields = Kind.FAILURE, {"said": f"ended with exit code {end.code}"}
         else:
             return
-        add_event(self.folder.events, kind, max(step, 0), time_s=at_s, rank=end.rank, **fields)
+        self.step = last.step if last is not None else self.step
+        add_event(self.folder.events, kind, self.step, time_s=at_s, rank=end.rank, **fields)
+
+    def restart(self, lost_in: int | None, resumes_after: int | None, **fields: Any) -> None:
+        """All ranks start again.
+
+        Args:
+            lost_in: the step in which one was lost, if that is known.
+            resumes_after: the step of the state from which they go on; None: from the beginning.
+            fields: the other ones of the event.
+        """
+        self.step = self.step if lost_in is None else lost_in
+        self.add(Kind.RESTART, **fields)
+        self.step = resumes_after or 0
+
+    def seconds(self, total_s: float, result: Mapping[str, Any]) -> Seconds:
+        """Where the time went, of a run that ended just now. `result`: what rank 0 left."""
+        steps_s = max((sum(one.spent_ns.values()) / 1e9 for one in self.totals.values()), default=0.0)
+        saving_s = (time.monotonic_ns() - (result.get("over_since_ns") or math.inf)) / 1e9
+        samples = sum(one.samples for one in self.totals.values())
+        return Seconds(total_s, steps_s, samples, result.get("evaluation_s", 0.0), max(saving_s, 0.0))
 
     def summarize(self, request: LaunchRequest, outcome: Mapping[str, Any]) -> None:
         """Write the last event and `summary.json`; a full disk loses them, not the run.

@@ -24,9 +24,10 @@ from samebits.launcher.supervise.attempt import Attempt, evidence_of
 from samebits.launcher.supervise.attempts import Attempts
 from samebits.launcher.supervise.joining import join_nodes
 from samebits.launcher.terminal.cases import Cases, Losses
-from samebits.launcher.terminal.failure_block import failure_block, lost_block
+from samebits.launcher.terminal.failure_block import annotation, failure_block, last_work, lost_block
 from samebits.launcher.terminal.report import (
     Line,
+    Seconds,
     StatesLeft,
     alone_line,
     done_here_line,
@@ -35,10 +36,6 @@ from samebits.launcher.terminal.report import (
     opening_line,
     opens_at_once,
     stopped_line,
-    unbranched_line,
-    unchecked_line,
-    unsaved_line,
-    unskipped_line,
 )
 from samebits.launcher.terminal.terminal import Console, Terminal
 from samebits.launcher.tracking import start_tracking
@@ -144,10 +141,15 @@ def _run(
     )
     if tracking is not None:
         tracking.close(outcome.exit_code)
-    _say_ending(request, console, outcome, attempt)
+    seconds = events.seconds(outcome.duration_s, attempt.observer.result())
+    _say_ending(request, console, outcome, attempt, seconds)
     # The caller of a function gets an exception instead.
     if request.entry.call is None and not outcome.interrupted_by:
         _say_trouble(request, console, outcome, cases)
+        culprit = verdict.culprit
+        if os.environ.get("GITHUB_ACTIONS") == "true" and culprit is not None and culprit.rank in request.numbers:
+            doing = last_work(attempt.observer.tail(culprit.rank))
+            console.command(annotation(culprit, doing, os.environ.get("GITHUB_WORKSPACE", "")))
     return outcome
 
 
@@ -159,7 +161,9 @@ def _note_outcome(outcome: Outcome, attempt: Attempt) -> None:
         "rank": outcome.rank,
         "signal": outcome.interrupted_by,
         "block": outcome.block,
-        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in attempt.ending.ends},
+        "ends": {
+            end.rank: {"code": end.code, "signal": end.signal, "stopped": end.stopped} for end in attempt.ending.ends
+        },
     }
     with suppress(OSError):
         write_private(RunFolder(outcome.run_folder).outcome, json.dumps(record, indent=1) + "\n")
@@ -175,7 +179,7 @@ def _note_finding(cases: Cases, attempt: Attempt) -> None:
         cases.add(STARVED_LOADER, found.advice)
 
 
-def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, attempt: Attempt) -> None:
+def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, attempt: Attempt, seconds: Seconds) -> None:
     """Say how the run ended."""
     console.settle()
     if outcome.interrupted_by:
@@ -195,28 +199,33 @@ def _say_ending(request: LaunchRequest, console: Console, outcome: Outcome, atte
             console.line(done_here_line(numbers, attempt.first_node, outcome.duration_s))
             return
         seen = attempt.observer
-        for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), outcome.duration_s):
+        for line in end_lines(request, seen.result(), seen.decided(), seen.summary(), seconds):
             console.line(line)
 
 
 def _unused(request: LaunchRequest) -> list[Line]:
     """What was requested of a script that does without `samebits.init`."""
-    asked = (
-        (request.saving is not None and bool(request.saving.every), unsaved_line()),
-        (request.computation.course.parent is not None, unbranched_line()),
-        (bool(request.computation.course.skipped), unskipped_line()),
-        (request.computation.check_every not in {"", OFF}, unchecked_line()),
-    )
-    return [line for is_asked, line in asked if is_asked]
+    course = request.computation.course
+    asked = {
+        "--save-every saved nothing": request.saving is not None and bool(request.saving.every),
+        "--from began with no state": course.parent is not None,
+        "--skip-steps passed over nothing": bool(course.skipped),
+        "--check-every compared nothing": request.computation.check_every not in {"", OFF},
+    }
+    return [
+        Line("warning", f"{what}: the script did not call samebits.init().")
+        for what, is_asked in asked.items()
+        if is_asked
+    ]
 
 
 def _say_trouble(request: LaunchRequest, console: Console, outcome: Outcome, cases: Cases) -> None:
-    """Say which findings there were, and last of all how the run failed."""
-    found = cases.last_line(request.output.run_folder)
-    if found is not None and not request.output.is_quiet:
-        console.line(found)
+    """Say last of all how the run failed, and which findings there were."""
+    see_also = cases.see_also(request.output.run_folder) if not request.output.is_quiet else ""
     if outcome.block:
-        console.block(outcome.block)
+        console.block(f"{outcome.block}\n  see     {see_also}" if see_also else outcome.block)
+    elif see_also:
+        console.line(Line("see also", see_also))
 
 
 def _open_standard_streams() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.choices import NO_LIMIT, OnDamage, Recover, Recovery
+from samebits.launcher.diagnosis.words import step_text
 from samebits.machine.processes import signal_name
 from samebits.protocol.journal.failure import FailureKind
 from samebits.protocol.journal.ring import Record
@@ -42,6 +43,8 @@ class Loss:
     """The last line of the script that is known, `train.py:31`; of damage, until when all was well."""
     who: str = ""
     """Who, if not one rank: `node 1 (host b)`."""
+    is_in_step: bool = True
+    """Whether the step was under way; else it was the last one."""
 
     def is_like(self, other: Loss) -> bool:
         """Whether the same happened to the same rank at the same step: its samples are the same again."""
@@ -49,17 +52,19 @@ class Loss:
 
     @property
     def sentence(self) -> str:
-        """`rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31)`."""
+        """`rank 2 was killed by signal 9 (SIGKILL) in step 1204 (1203 done, train.py:31)`."""
+        if self.step and self.is_in_step and self.place:
+            return f"{self._without_place.removesuffix(')')}, {self.place})"
         return f"{self._without_place}{f' ({self.place})' if self.place else ''}"
 
     @property
     def sentence_again(self) -> str:
-        """`rank 2 was killed by signal 9 (SIGKILL) at step 1204 again`."""
+        """`rank 2 was killed by signal 9 (SIGKILL) in step 1204 (1203 done) again`."""
         return f"{self._without_place} again"
 
     @property
     def _without_place(self) -> str:
-        when = "" if self.step is None else f" at step {self.step}" if self.step else " before the first step"
+        when = "" if self.step is None else f" {step_text(self.step, is_in_step=self.is_in_step)}"
         return f"{self.who or f'rank {self.rank}'} {self.what}{when}"
 
 
@@ -235,12 +240,13 @@ def loss_of(end: RankEnd, last: Record | None, *, uses_samebits: bool) -> Loss:
     """
     failure = end.failure
     step = (last.step if last is not None else 0) if uses_samebits else None
+    is_in_step = last is not None and last.is_in_step
     if failure is not None and failure.kind is FailureKind.DAMAGE:
-        return Loss(end.rank, failure.error, step, failure.fix)
+        return Loss(end.rank, failure.error, step, failure.fix, is_in_step=is_in_step)
     file, line = (failure.file, failure.line) if failure is not None else ("", 0)
     if not file and last is not None:
         file, line = last.file, last.line
-    return Loss(end.rank, _what(end), step, f"{Path(file).name}:{line}" if file else "")
+    return Loss(end.rank, _what(end), step, f"{Path(file).name}:{line}" if file else "", is_in_step=is_in_step)
 
 
 def _what(end: RankEnd) -> str:

@@ -31,8 +31,8 @@ def visible_lines(text: object) -> str:
 
 
 def hung(text: object, indent: str = "  ") -> str:
-    """`visible_lines` with all lines but the first indented, so that none of them begins like a line of ours."""
-    return visible_lines(text).replace("\n", f"\n{indent}")
+    """`visible_lines` with all lines but the first indented and empty ones, so that none of them begins like a line of ours."""
+    return re.sub(r"\n(?=.)", f"\n{indent}", visible_lines(text))
 
 
 def without_colours(text: str) -> str:

@@ -99,7 +99,7 @@ def test_weights_and_log_are_those_of_any_number_of_processes_and_survive_a_kill
     assert len(one) == 7
     assert logged(run(tmp_path, 2)) == one
     killed = run(tmp_path, 2, "kill=8")
-    assert "from step 8, kept in memory" in killed.err
+    assert "after step 8, kept in memory" in killed.err
     assert logged(killed) == one
 
 

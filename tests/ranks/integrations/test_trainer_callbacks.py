@@ -125,7 +125,7 @@ def test_what_the_trainer_calls_and_no_state_holds_is_named_before_a_kill_and_be
     kind: str, name: str, tmp_path: Path
 ) -> None:
     ended = run(tmp_path, 8, kind)
-    before, behind = ended.err.split("restart  ")
+    before, behind = ended.err.split("LOST  ")
     assert f"no state holds {name}" in before or f"lanes hand on {name}" in before
     assert f"resumed   without {name}, which no state holds" in behind
     assert "of Kill" not in ended.err

@@ -85,7 +85,7 @@ def bits(ended: Finished) -> str:
 
 
 def said(ended: Finished) -> list[str]:
-    return [line for line in ended.err.splitlines() if line.startswith(("restart ", "replace ", "stop ", "FAILED "))]
+    return [*ended.losses, *(line for line in ended.err.splitlines() if line.startswith(("stop ", "FAILED ")))]
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,12 @@ def test_a_flipped_bit_after_kills_sends_all_ranks_back_to_a_state_that_is_sure(
     ended = train(tmp_path, 3, "kill:1:14 kill:0:16 flip:2:18", *NAMED)
     assert bits(ended) == undisturbed
     first, second, back = said(ended)
-    assert first.startswith("restart   rank 1 was killed by signal 9 (SIGKILL) at step 14 ")
-    assert second.startswith("restart   rank 0 was killed by signal 9 (SIGKILL) at step 16 ")
+    assert first.startswith("LOST rank 1 was killed by signal 9 (SIGKILL) in step 14 (13 done, ")
+    assert second.startswith("LOST rank 0 was killed by signal 9 (SIGKILL) in step 16 (15 done, ")
     # the state after step 18 was refused: it is compared before it is written
     assert re.fullmatch(
-        r"restart   rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' at step 18 "
-        r"\(after step 15 it did\); all ranks start again \(restart 3 of 3\), from step 1[56], kept in memory; "
+        r"LOST rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' after step 18 "
+        r"\(after step 15 it did\) back all ranks start again \(restart 3 of 3\), after step 1[56], kept in memory "
         r"[23] steps are computed again; lines below may repeat",
         back,
     )
@@ -137,8 +137,8 @@ def test_on_damage_stop_ends_with_the_sentence_and_exit_code_1(tmp_path: Path) -
     assert ended.code == 1
     [line] = said(ended)
     assert line == (
-        "FAILED    rank 1 no longer holds the same bits as the other ranks in 'Sequential.3.weight' at step 12 (after step "
-        "7 it did)"
+        "FAILED    rank 1 no longer holds the same bits as the other ranks in 'Sequential.3.weight' in step 12 (11 done, "
+        "after step 7 it did)"
     )
 
 
@@ -147,6 +147,6 @@ def test_damage_that_the_script_does_itself_comes_back_and_stops_the_run(tmp_pat
     ended = train(tmp_path, 3, "mistake:1:9", *NAMED)
     assert ended.code == 2
     restart, stop, failed = said(ended)
-    assert "in 'Sequential.0.bias' at step 12" in restart
-    assert "at step 12 again; the same failure at the same step would come back" in stop
+    assert "in 'Sequential.0.bias' in step 12 (11 done" in restart
+    assert "in step 12 (11 done) again; the same failure at the same step would come back" in stop
     assert failed.startswith("FAILED    rank 1 no longer holds")

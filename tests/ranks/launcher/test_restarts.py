@@ -61,7 +61,7 @@ def bits(ended: Finished) -> str:
 
 
 def lines_about_restarts(ended: Finished) -> list[str]:
-    return [line for line in ended.err.splitlines() if line.startswith(("restart ", "stop "))]
+    return [*ended.losses, *(line for line in ended.err.splitlines() if line.startswith("stop "))]
 
 
 def steps_in_metrics(folder: Path) -> list[int]:
@@ -89,8 +89,8 @@ def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: 
     assert bits(ended) == undisturbed
     [said] = lines_about_restarts(ended)
     found = re.fullmatch(
-        r"restart   rank 1 was killed by signal 9 \(SIGKILL\) at step 8 \(script\.py:\d+\); all ranks start again \(restart 1 of 3\), "
-        r"from state step-([67]); (1 step is|2 steps are) computed again; lines below may repeat",
+        r"LOST rank 1 was killed by signal 9 \(SIGKILL\) in step 8 \(7 done, script\.py:\d+\) back all ranks start again "
+        r"\(restart 1 of 3\), from state step-([67]) (1 step is|2 steps are) computed again; lines below may repeat",
         said,
     )
     assert found, said  # the state of step 7 is written while step 8 is computed, and may not be there yet
@@ -105,9 +105,9 @@ def test_an_unnamed_run_begins_again_as_often_as_it_helps(tmp_path: Path, undist
     assert ended.code == 0, ended.err
     assert bits(ended) == undisturbed
     first, second = lines_about_restarts(ended)
-    assert first.endswith("; all ranks start again (restart 1 of 3), from the beginning; lines below may repeat")
-    assert "at step 4 (" in second
-    assert second.endswith("(restart 2 of 3), from the beginning; lines below may repeat")
+    assert " back all ranks start again (restart 1 of 3), from the beginning 7 steps are computed again" in first
+    assert " in step 4 (3 done, script.py:" in second
+    assert " (restart 2 of 3), from the beginning 4 steps are computed again; lines below may repeat" in second
     assert ended.folder is not None
     assert steps_in_metrics(ended.folder) == list(range(1, 16))
     for number in (1, 2):
@@ -123,8 +123,8 @@ def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None
     ended = train(tmp_path, DIES="0:3 1:3", BY=str(int(signal.SIGTERM)))
     assert ended.code == 128 + signal.SIGTERM
     _, said = lines_about_restarts(ended)
-    assert said.startswith("stop      rank 1 was killed by signal 15 (SIGTERM) at step 3 again; ")
-    assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, step 3")
+    assert said.startswith("stop      rank 1 was killed by signal 15 (SIGTERM) in step 3 (2 done) again; ")
+    assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, in step 3 (2 done)")
 
 
 def test_kills_from_outside_at_one_step_use_restarts_up_and_no_rank(tmp_path: Path, undisturbed: str) -> None:
@@ -139,7 +139,7 @@ def test_kills_from_outside_at_one_step_use_restarts_up_and_no_rank(tmp_path: Pa
 def test_an_exception_of_the_script_stops_the_run_at_once(tmp_path: Path) -> None:
     ended = train(tmp_path, "--max-restarts", "5", DIES="0:raises-3")
     assert ended.code == 1
-    assert "FAILED    rank 1, step 3" in ended.err
+    assert "FAILED    rank 1, in step 3 (2 done)" in ended.err
     assert lines_about_restarts(ended) == []
 
 
@@ -172,7 +172,7 @@ def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_pat
     assert ended.code == 0, ended.err
     assert ended.out == "1 2 2 2\n"
     [said] = lines_about_restarts(ended)
-    assert "rank 1 failed with ValueError: once (script.py:9); all ranks start again (restart 1 of 2)" in said
+    assert "rank 1 failed with ValueError: once (script.py:9) back all ranks start again (restart 1 of 2)" in said
     assert ended.err.count("met through torchrun's environment") == 1
     assert "ValueError: once" in ended.log(1), "the log goes on"
 
@@ -202,14 +202,14 @@ def test_control_c_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
     """
     run = start(tmp_path, "-n", "2", "--start-method=spawn", "--max_restarts=3", write_script(tmp_path, script))
     try:
-        until(lambda: "restart " in run.err, "the restart")
+        until(lambda: "LOST " in run.err, "the restart")
         run.process.send_signal(signal.SIGINT)
         ended = run.finish()
         nothing_left(run)
     finally:
         run.clean_up()
     assert ended.code == 128 + signal.SIGINT
-    assert lines_about_restarts(ended)[0].startswith("restart   rank 0 ended with exit code 3; ")
+    assert lines_about_restarts(ended)[0].startswith("LOST rank 0 ended with exit code 3 back ")
     assert "FAILED" not in ended.err
 
 

@@ -104,13 +104,13 @@ def test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits(tmp_path: P
     told = restarts(ended)
     assert [one["ranks"] for one in told] == [2, 1]
     assert all(one["in_memory"] and 0 < int(str(one["steps_again"])) <= EVERY for one in told)
-    first, second = (line for line in ended.err.splitlines() if line.startswith("restart "))
+    first, second = ended.losses
     assert re.search(
-        r"rank 2 was killed .*; 2 ranks, one less, start again \(restart 1 of 3\), from step \d+, kept in memory; "
+        r"rank 2 was killed .* back 2 ranks, one less, start again \(restart 1 of 3\), after step \d+, kept in memory "
         r"\d steps? (is|are) computed again; lines below may repeat$",
         first,
     )
-    assert "; 1 rank, one less, starts again (restart 2 of 3), from step " in second
+    assert " back 1 rank, one less, starts again (restart 2 of 3), after step " in second
     assert not kept_folders(run.process.pid)
 
 
@@ -158,7 +158,7 @@ def test_under_recover_exact_it_begins_at_the_beginning_and_has_the_undisturbed_
     exact, resumed, off = ended["exact", "0:6"], ended["auto", "0:6"], ended["off", "0:6"]
     assert bits(exact) == bits(ended["auto", ""])
     assert re.search(r"^bits +\w{12}   with 4 lanes", exact.err, re.MULTILINE)
-    assert "(restart 1 of 3), from the beginning (no state holds rate); " in exact.err
+    assert "(restart 1 of 3), from the beginning (no state holds rate)\n" in exact.err
     [told] = restarts(exact)
     assert (told["step"], told["in_memory"]) == (None, False)
     assert int(str(told["steps_again"])) >= 6

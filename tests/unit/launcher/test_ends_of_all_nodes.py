@@ -126,7 +126,7 @@ def test_a_lost_node_explains_everything() -> None:
     assert found.member.text == "node 1 (host host-b)"
     assert found.end.block.startswith(f"FAILED    node 1 (host host-b): {LOST_NODE}\n  help  ")
     assert found.end.loss == Loss(2, "was lost", 7, who="node 1 (host host-b)")
-    assert found.end.loss.sentence == "node 1 (host host-b) was lost at step 7"
+    assert found.end.loss.sentence == "node 1 (host host-b) was lost in step 7 (6 done)"
     assert (found.exit_code, found.end.uses_samebits, found.end.newest_step) == (1, True, 7)
 
 

@@ -20,6 +20,7 @@ from samebits.launcher.terminal.failure_block import Evidence, crash_stack, fail
 from samebits.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from samebits.launcher.terminal.report import (
     Line,
+    Seconds,
     StartTimes,
     done_here_line,
     end_lines,
@@ -32,7 +33,7 @@ from samebits.launcher.terminal.report import (
 from samebits.protocol.claims import Proved
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import Phase, Record
+from samebits.protocol.journal.ring import ENDING, Phase, Record
 from samebits.protocol.run_folder import RunFolder, make_own
 
 REQUEST = LaunchRequest(
@@ -96,20 +97,24 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "lanes": 4,
         "threads": 1,
     }
-    told = Summary(3920.4, 0.034, {"data": 9, "compute": 91})
-    assert end_lines(REQUEST, result, DECIDED, told, 12.34) == [
-        Line("done", "10 epochs, 60 steps in 12.3 s, 3,920 samples/s, every sample once per epoch"),
+    told = Summary(0.034, {"data": 9, "compute": 91})
+    assert end_lines(REQUEST, result, DECIDED, told, Seconds(40.0, 7.23, 4096, saving=3.8)) == [
+        Line(
+            "done",
+            "10 epochs, 60 steps in 7.2 s, 567 samples/s, every sample once per epoch",
+            "(start 29 s, saving 3.8 s)",
+        ),
         Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread"),
         Line("time", "data 9% · compute 91%"),
         Line("details", "samebits report"),
     ]
     elsewhere = replace(REQUEST, output=Output(Path("/runs/x"), Verbosity.DETAILED))
-    assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, 1.0)][1:] == [
+    assert [line.text for line in end_lines(elsewhere, result, DECIDED, told, Seconds(1.0))][1:] == [
         result["bits"],
         "34.0 ms a step: data 9% · compute 91%",
         "samebits report /runs/x",
     ]
-    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), 2.0)] == ["2.0 s", "samebits report"]
+    assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), Seconds(2.0))] == ["2.0 s", "samebits report"]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +127,15 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
 )
 def test_the_command_that_is_named_proves_the_lanes_of_this_run(lanes: int, named: bool, command: str) -> None:
     asked = replace(REQUEST, computation=Computation(proved=Proved(20, (1, 2), 2, 1, "28 Nov"), to_prove="train.py"))
-    lines = end_lines(asked, {"bits": "sha256:1", "lanes": lanes, "threads": 1}, {"lanes_named": named}, Summary(), 1.0)
+    lines = end_lines(
+        asked, {"bits": "sha256:1", "lanes": lanes, "threads": 1}, {"lanes_named": named}, Summary(), Seconds(1.0)
+    )
     assert lines[1].aside == f"with {lanes} lanes and 1 thread; not proved yet: {command}"
 
 
 @pytest.mark.parametrize("decided", [{"not_exact": "by design"}, {"arithmetic": {"numerics": "fast"}}])
 def test_no_bits_are_promised_that_another_run_may_not_have(decided: dict[str, object]) -> None:
-    lines = end_lines(REQUEST, {"bits": "sha256:1", "lanes": 4, "threads": 1}, decided, Summary(), 1.0)
+    lines = end_lines(REQUEST, {"bits": "sha256:1", "lanes": 4, "threads": 1}, decided, Summary(), Seconds(1.0))
     assert lines[1].aside == "another run may give others"
 
 
@@ -151,9 +158,29 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
         "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  compute 80% exchange 12% optimizer 5%  0:08 left"
     )
     assert progress_line(old, new, {}, 80) == (
-        "epoch 4/10 step 2/6 loss 0.05000 1,280/s comp 80% exch 12% opt 5% 0:08 left"
+        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  compute 80%  0:08 left"
     )
     assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
+
+
+@pytest.mark.parametrize(
+    ("phase", "operation", "text"),
+    [
+        (Phase.SCRIPT, ENDING, "saving weights …"),
+        (Phase.EVALUATE, "evaluate", "evaluating …"),
+        (Phase.SCRIPT, "evaluated", "after the last step …"),
+        (Phase.UPDATE, "optimizer", "samples/s"),
+    ],
+)
+def test_beside_the_steps_no_rate_fades(phase: Phase, operation: str, text: str) -> None:
+    progress = Progress()
+    for second, step in ((0.0, 50), (10.0, 60), (10.1, 60)):
+        progress.add(Snapshot(second, (gauges(step),)))
+    last = Record(9, 1, 60, 10, phase, operation, "", 0)
+    line = progress.line({}, last=last)
+    assert line.startswith("epoch 10/10  step 6/6  loss 0.01667  ")
+    assert text in line
+    assert ("samples/s" in line) is (phase is Phase.UPDATE)
 
 
 def test_another_node_than_the_first_says_which_ranks_were_there() -> None:
@@ -258,7 +285,7 @@ def test_the_journals_last_work_is_in_the_headline() -> None:
     ]
     block = blamed(RankEnd(1, 137, 9, 9, False, None), Evidence(tail, Path("log"), "", "because"))
     assert block.splitlines()[:3] == [
-        "FAILED    rank 1, step 7, exchange all_reduce: killed by signal 9 (SIGKILL)",
+        "FAILED    rank 1, in step 7 (6 done), exchange all_reduce: killed by signal 9 (SIGKILL)",
         "  where   last seen at /nowhere/train.py:31",
         "  why     because",
     ]

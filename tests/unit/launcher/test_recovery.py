@@ -22,7 +22,8 @@ from samebits.launcher.recovery import (
     may_start_again,
     most_restarts,
 )
-from samebits.launcher.terminal.report import Whence, restart_line
+from samebits.launcher.terminal.failure_block import restart_block
+from samebits.launcher.terminal.report import Whence
 from samebits.protocol.journal.failure import Failure, FailureKind, describe, kind_of
 from samebits.protocol.journal.ring import Phase, Record
 
@@ -88,19 +89,23 @@ def test_scripts_of_samebits_start_again_by_themselves_and_plain_ones_when_asked
 def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
     decision = decide(KILLED, REPLACE, [])
     assert isinstance(decision, RestartAll)
-    assert restart_line(decision, Whence(1200)).text == (
-        "rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31); all ranks start again (restart 1 of 3), from "
-        "state step-1200; 4 steps are computed again; lines below may repeat"
-    )
+    assert restart_block(decision, Whence(1200), "why it was killed").splitlines() == [
+        "LOST      rank 2 was killed by signal 9 (SIGKILL) in step 1204 (1203 done, train.py:31)",
+        "  why     why it was killed",
+        "  back    all ranks start again (restart 1 of 3), from state step-1200",
+        "          4 steps are computed again; lines below may repeat",
+    ]
     for whence, end in (
-        (Whence(1203, in_memory=True), "from step 1203, kept in memory; 1 step is computed again"),
-        (Whence(1204), "from state step-1204"),
-        (Whence(), "from the beginning"),
-        (Whence(why="no state holds rate"), "from the beginning (no state holds rate)"),
+        (Whence(1203, in_memory=True), "after step 1203, kept in memory\n          1 step is computed again; "),
+        (Whence(1204), "from state step-1204\n          "),
+        (
+            Whence(why="no state holds rate"),
+            "from the beginning (no state holds rate)\n          1204 steps are computed again; ",
+        ),
     ):
-        assert restart_line(decision, whence).text.endswith(f"(restart 1 of 3), {end}; lines below may repeat")
+        assert restart_block(decision, whence).endswith(f"(restart 1 of 3), {end}lines below may repeat")
     for ranks, who in ((2, "2 ranks, one less, start again"), (1, "1 rank, one less, starts again")):
-        assert f"; {who} (restart 1 of 3), from" in restart_line(replace(decision, ranks=ranks), Whence()).text
+        assert f"back    {who} (restart 1 of 3), from" in restart_block(replace(decision, ranks=ranks), Whence())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_the_same_failure_of_the_same_rank_at_the_same_step_stops() -> None:
     first = Loss(2, "was killed by signal 9 (SIGKILL)", 1204)
     decision = decide(KILLED, REPLACE, [first, replace(first, step=1300)])
     assert isinstance(decision, Stop)
-    assert decision.reason.startswith("rank 2 was killed by signal 9 (SIGKILL) at step 1204 again; ")
+    assert decision.reason.startswith("rank 2 was killed by signal 9 (SIGKILL) in step 1204 (1203 done) again; ")
     for other in (
         replace(first, step=1203),
         replace(first, rank=0),
@@ -147,7 +152,7 @@ def damaged(rank: int = 2, step: int = 1204) -> Scene:
 def test_damage_starts_all_ranks_again_and_replaces_none() -> None:
     decision = decide(damaged(), REPLACE, [])
     assert isinstance(decision, RestartAll)
-    assert decision.loss.sentence == "rank 2 no longer holds 'a' at step 1204 (after step 1150 it did)"
+    assert decision.loss.sentence == "rank 2 no longer holds 'a' in step 1204 (1203 done, after step 1150 it did)"
     end = damaged().verdict.culprit
     assert end is not None
     assert not may_start_again(end, decision.loss, REPLACE, [])

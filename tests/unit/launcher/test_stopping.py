@@ -23,7 +23,8 @@ from samebits.launcher.request import EntryPoint, LaunchRequest, Output, Placeme
 from samebits.launcher.supervise.ending_ranks import Interruption
 from samebits.launcher.terminal.terminal import Console
 from samebits.protocol.journal.failure import Failure, FailureKind
-from samebits.protocol.run_folder import RunFolder
+from samebits.protocol.journal.ring import make_ring
+from samebits.protocol.journal.signals import Asking
 
 RANKS = frozenset(range(4))
 REQUEST = LaunchRequest(EntryPoint(Path("train.py")), Placement(4, 1, "cpu"), Output(Path("run")))
@@ -73,19 +74,23 @@ def test_control_c_is_handed_on_as_it_is_and_the_rest_as_sigterm(number: int, ha
     assert (first.at_s, first.signal, second.signal) == (0.0, handed_on, signal.SIGKILL)
 
 
+@pytest.fixture
+def asking(tmp_path: Path) -> Asking:
+    make_ring(tmp_path / "ring", 0)
+    return Asking(tmp_path / "ring")
+
+
 @pytest.mark.parametrize(("is_requested", "code", "ended_by"), [(True, 0, 0), (True, 143, 15), (False, 0, 15)])
 def test_a_script_that_ends_well_before_it_hears_of_a_signal_has_ended_well(
-    is_requested: bool, code: int, ended_by: int, tmp_path: Path
+    is_requested: bool, code: int, ended_by: int, asking: Asking
 ) -> None:
-    interruption = Interruption(
-        REQUEST, RunFolder(tmp_path), Console(None), by=signal.SIGTERM, is_requested=is_requested
-    )
+    interruption = Interruption(REQUEST, asking, Console(None), by=signal.SIGTERM, is_requested=is_requested)
     assert interruption.ended([end(0), end(1, code)]) == ended_by
 
 
 @pytest.mark.parametrize("bad", [{"by": signal.SIGKILL}, {"code": 1}, {"code": 1, "why": True}])
-def test_ranks_that_were_asked_to_end_do_not_wait_for_one_that_failed(bad: dict[str, int], tmp_path: Path) -> None:
-    interruption = Interruption(REQUEST, RunFolder(tmp_path), Console(None), by=signal.SIGTERM, is_requested=True)
+def test_ranks_that_were_asked_to_end_do_not_wait_for_one_that_failed(bad: dict[str, int], asking: Asking) -> None:
+    interruption = Interruption(REQUEST, asking, Console(None), by=signal.SIGTERM, is_requested=True)
     assert interruption.gave_up(end(0, 143), RANKS) is None, "it was saved"
     why = failure(1, FailureKind.SCRIPT, 0) if bad.pop("why", None) else None
     plan = interruption.gave_up(end(1, **bad, why=why), RANKS - {1})

@@ -168,7 +168,7 @@ def test_output_that_a_full_disk_swallows_is_told_once() -> None:
 
 def test_labels_line_up(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        console = Console(Terminal({}, OUT, file.fileno()))
+        console = Console(Terminal({"SAMEBITS_TIMES": "off"}, OUT, file.fileno()))
         console.line(Line("samebits", "one"))
         console.line(Line("bits", "two"))
     assert (tmp_path / "file").read_text() == "samebits  one\nbits      two\n"
@@ -202,7 +202,12 @@ def test_until_the_first_line_is_there_a_terminal_shows_what_it_waits_for(
     observer.look(began + PLAIN_LINE_S + 1)
     assert shown(controller) == (
         ERASE + b"importing torch (1 s)" + ERASE + b"starting the script (3 s)"
-        + ERASE + f"samebits  1 rank on cpu\r\n          {tmp_path / 'run'}\r\n".encode()
+        + ERASE + b"starting the script (31 s)"
+    )  # fmt: skip
+    folder.decided.write_text(json.dumps({"lanes": 4, "batch_size": 64, "strategy": "ddp", "lane_sizes": [16] * 4}))
+    observer.look(began + PLAIN_LINE_S + 2)
+    assert shown(controller) == (
+        ERASE + f"samebits  1 rank on cpu, 4 lanes of 16, ddp\r\n          {tmp_path / 'run'}\r\n".encode()
     )  # fmt: skip
 
 
@@ -212,7 +217,9 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
-        losses = Losses(Console(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
+        losses = Losses(
+            Console(Terminal({"SAMEBITS_TIMES": "off"}, file.fileno(), file.fileno())), Cases(folder.findings)
+        )
         observer = Observer(request, folder, losses, events=EventLog(folder), first_lines=FirstLines())
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))

@@ -67,6 +67,8 @@ def test_ranks_that_wait_for_each_other_do_not_train_alone(note):
         _journals={0: Journal(newest=0, note=note)},
         _saying=SimpleNamespace(line=lines.append),
         _request=REQUEST,
+        _pids=[],
+        has_begun=True,
         met=False,
         paused=False,
     )

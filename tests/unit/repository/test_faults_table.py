@@ -35,7 +35,7 @@ def test_what_a_lost_rank_had_begun_does_not_count_but_what_was_computed_twice_d
     [
         ("STALLED   5 s: rank 1 has not reached X (t.py:25)", True, True),
         ("STALLED   5 s: rank 0 has not reached X; rank 1 waits for it; rank 0 is at t.py:18", True, False),
-        ("replace   rank 1 was killed by signal 9 (SIGKILL) at step 19 (training.py:17)", True, True),
+        ("LOST      rank 1 was killed by signal 9 (SIGKILL) in step 20 (19 done, training.py:17)", True, True),
         ("error: rank 0 is at 'step 20' (t.py:25); rank 1 is at 'the end of the script'.", True, False),
         ("[rank0]: RuntimeError: Connection closed by peer", False, False),
         ("[rank1]: ValueError: no", True, False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,6 +42,25 @@ class Cause:
     def sentence(self) -> str:
         """`it is inside wait (subprocess.py:1264)`."""
         return f"{self.who} {self.text}"
+
+
+_CALLS = (
+    (r"\bsleep\(", "sleeps, and the others wait as long: sleep on all ranks, or allow it with --stall-after SECONDS"),
+    (r"\binput\(", "waits for a person: ask before the run, or give the answer as an argument"),
+    (r"\.(acquire|lock)\(|\bflock\(|\bwith \w*lock\b", "waits for a lock: give it a time limit, and see who holds it"),
+    (
+        r"\.(wait|communicate|join)\(|\bsubprocess\.",
+        "waits for a child or a thread: give it timeout=, and see what that does",
+    ),
+    (r"\brequests\.|\burlopen\(|\.recv\(|\.connect\(", "waits for the network: give it timeout="),
+    (r"^while\b", "is a loop that has not ended: all ranks must leave it at the same step"),
+)
+"""Calls that keep a rank, and what to do; of a line of the script."""
+
+
+def call_help(source: str) -> str:
+    """What to do where a rank is kept by this line: `time.sleep(12)` sleeps, ...; empty where the line does not tell."""
+    return next((f"`{source}` {text}." for pattern, text in _CALLS if re.search(pattern, source)), "")
 
 
 def cause(samples: Sequence[Sample], line: Frame | None = None) -> Cause | None:

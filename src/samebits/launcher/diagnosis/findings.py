@@ -99,7 +99,7 @@ STALLED_IN_SCRIPT = Finding(
         "others do not call, or skips one that they do, as in `if run.is_main: model(x)`."
     ),
     (
-        "Look at the line in the sentence, and find what the rank waits for there.",
+        "Find what the rank waits for at that line, and give it a time limit, or let all ranks do the same.",
         "Call what exchanges (models in training, collectives, `barrier`, `save_state`) on all ranks or on none.",
         (
             "Start with `--on-stall replace` to end it, so that all ranks start again from their step, with the same "

@@ -96,7 +96,7 @@ class Probe:
     def _stack(self, state: ProcessState) -> Stack | None:
         """The rank's stack; None also between two questions, and of one that is stopped and cannot be read."""
         if self._refused < TRIES:
-            stack = _read_stack(self.pid)
+            stack = read_stack(self.pid)
             self._refused = 0 if stack is not None else self._refused + 1
             return stack
         now = time.monotonic()
@@ -106,7 +106,7 @@ class Probe:
         return self._asked(self.pid)
 
     def _stack_of(self, pid: int) -> Stack | None:
-        return _read_stack(pid) if self._refused < TRIES else self._asked(pid)
+        return read_stack(pid) if self._refused < TRIES else self._asked(pid)
 
     def _asked(self, pid: int) -> Stack | None:
         lines = ask(pid, self._answers) if self._answers is not None else []
@@ -120,7 +120,8 @@ def _size(file: Path | None) -> int:
     return 0
 
 
-def _read_stack(pid: int) -> Stack | None:
+def read_stack(pid: int) -> Stack | None:
+    """The stack of a process; None where it cannot be read."""
     with suppress(ValueError):
         return read_dump(dump(pid), pid)
     return None

@@ -101,7 +101,6 @@ def straggler(
 class Summary:
     """Of a whole run; nothing of it is known where no step was made."""
 
-    samples_per_s: float = 0.0
     step_s: float = 0.0
     shares: Mapping[str, int] = field(default_factory=dict)
     """Percent of a step by `TIME_NAMES`; together 100."""
@@ -117,7 +116,7 @@ def summary(
 ) -> Summary:
     """What the time of a run's steps went into, which rank was slowest, and what would help.
 
-    Imports and what else precedes the first step do not count: the rate of a short run is that of a long one.
+    Imports and what else precedes the first step do not count.
 
     Args:
         spent: of ranks in their order, from the first step to the last.
@@ -129,10 +128,8 @@ def summary(
     step_s = sum(parts.values())
     if not step_s or not all(one.steps for one in spent):
         return Summary()
-    rate = sum(one.samples for one in spent) / max(one.steps * one.step_s for one in spent)
     slow = straggler(spent, first, homes)
     return Summary(
-        rate,
         step_s,
         percents({TIME_NAMES[part]: took for part, took in parts.items()}),
         slow.text if slow is not None else "",

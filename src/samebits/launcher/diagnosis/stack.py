@@ -50,6 +50,11 @@ class Stack:
         """The first thread's, the innermost frame first; empty when it could not be read."""
         return self.threads[0].frames if self.threads else ()
 
+    @property
+    def is_importing(self) -> bool:
+        """Whether the first thread is in an import."""
+        return any(frame.file.startswith("<frozen importlib") for frame in self.main)
+
     def in_script(self, script: str) -> Frame | None:
         """The innermost call in the user's files, else in anything that is no library's."""
         users = ScriptFiles.beside(script) if script else ScriptFiles(())

@@ -290,7 +290,7 @@ def _where(scene: RankScene, line: Frame | None, homes: Mapping[int, str]) -> st
         parts.append("stopped by a signal (SIGCONT resumes it)" + (", it was" if place else ""))
     parts.append(f"at {place}" if place else "somewhere in its script")
     if doing is not None:
-        parts.append(f"({phase_text(doing.phase, doing.step)}, for {doing.lasts_s:.0f} s)")
+        parts.append(f"({phase_text(doing.phase, doing.step, doing.operation)}, for {doing.lasts_s:.0f} s)")
     if moved := movement(scene.samples):
         parts.append(_used(moved))
     why = cause(scene.samples, line) if scene.life is Life.RUNS else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from samebits.protocol.journal.ring import Phase
+from samebits.protocol.journal.ring import IN_STEP, Phase
 
 PHASES = {
     Phase.START: "starting up",
@@ -19,17 +19,25 @@ PHASES = {
 """What a rank does, for people."""
 
 
-def phase_text(phase: Phase, step: int) -> str:
-    """`forward and backward of step 3`, `in the script since step 3`.
+def step_text(step: int, *, is_in_step: bool) -> str:
+    """`in step 20 (19 done)`, `after step 20`; `before the first step`. The number is `step.number` of the script."""
+    if not step:
+        return "before the first step"
+    return f"in step {step} ({step - 1} done)" if is_in_step else f"after step {step}"
+
+
+def phase_text(phase: Phase, step: int, operation: str = "") -> str:
+    """`forward and backward of step 3`, `in the script since step 3`, `start of step 4`.
 
     Args:
         phase: what a rank does.
         step: the step under way, or the last one; 0 before the first.
+        operation: what it does, more exactly.
     """
     if not step or phase in {Phase.START, Phase.PAUSED}:
         return PHASES[phase]
-    if phase is Phase.UPDATE:
-        return f"end of step {step}"
+    if phase is Phase.UPDATE or operation == IN_STEP:
+        return f"{'end' if phase is Phase.UPDATE else 'start'} of step {step}"
     joint = "since" if phase is Phase.SCRIPT else "after" if phase is Phase.EVALUATE else "of"
     return f"{PHASES[phase]} {joint} step {step}"
 

@@ -323,7 +323,7 @@ MAX_NAMED = 8
 def leftover_row(processes: Sequence[int], files: Sequence[str], folders: Sequence[Path] = ()) -> Row:
     """Whether earlier runs left anything, and how to get rid of it.
 
-    Nobody is told to end a process or to remove a file that may belong to a container: its numbers mean nothing here.
+    Nobody is told to end a process that may belong to a container, whose numbers mean nothing here, before looking.
     """
     torch_files = [name for name in files if name.startswith("torch_")]
     kinds = (
@@ -334,7 +334,11 @@ def leftover_row(processes: Sequence[int], files: Sequence[str], folders: Sequen
     )
     found = [f"{count} {one if count == 1 else more} {what}" for count, one, more, what in kinds if count]
     ways = ["samebits clean"] * bool(folders or len(files) > len(torch_files))
-    ways += ["Where they are yours and no container's, end or remove them."] * bool(processes or torch_files)
+    numbers = ",".join(map(str, processes))
+    ways += [f"ps -o pid,user,cgroup,args -p {numbers}, and kill what is yours and no container's"] * bool(processes)
+    ways += [f"rm {' '.join(str(SHARED_MEMORY / name) for name in torch_files)}, if no container has them"] * bool(
+        torch_files
+    )
     return note("leftovers", "; ".join(found), "; ".join(ways)) if found else ok("leftovers", "none")
 
 

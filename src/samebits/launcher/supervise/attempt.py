@@ -11,7 +11,7 @@ from typing import Any
 
 from samebits.launcher.blame import Verdict
 from samebits.launcher.choices import Recover
-from samebits.launcher.diagnosis.findings import EARLY_LEAVER
+from samebits.launcher.diagnosis.findings import EARLY_LEAVER, KILLED_FOR_MEMORY
 from samebits.launcher.folder import renew_run_folder
 from samebits.launcher.recovery import Regroup, RestartAll, Scene
 from samebits.launcher.request import LaunchRequest
@@ -48,6 +48,11 @@ class Attempt:
     """The failure block of the run on several nodes; None on one."""
     first_node: str = ""
     """The node with rank 0, which reports how the whole run went; empty on that one, and on one node."""
+
+    def why_short_of_memory(self, rank: int) -> str:
+        """Why the kernel killed a rank, if it did so for lack of memory."""
+        known = self.ending.known.get(rank, Known())
+        return known.why_killed if known.finding is KILLED_FOR_MEMORY else ""
 
 
 def scene_of(request: LaunchRequest, attempt: Attempt) -> Scene:

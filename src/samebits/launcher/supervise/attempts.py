@@ -12,7 +12,6 @@ Each attempt has its own rendezvous, journals and pipes; what one leaves, the ne
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from samebits.errors import EnvironmentFailure
 from samebits.launcher.blame import verdict_of
@@ -35,9 +34,9 @@ from samebits.launcher.supervise.attempt import (
 from samebits.launcher.supervise.observer import FirstLines, Observer
 from samebits.launcher.supervise.starting import RunStore, SnapshotFolder
 from samebits.launcher.supervise.supervisor import Supervisor
-from samebits.launcher.supervise.surroundings import memory_line
 from samebits.launcher.terminal.cases import Losses
-from samebits.launcher.terminal.report import StatesLeft, opens_at_once, regroup_line, restart_line, stop_line
+from samebits.launcher.terminal.failure_block import restart_block
+from samebits.launcher.terminal.report import Line, StatesLeft, opens_at_once, regroup_line
 from samebits.protocol.events import Kind
 from samebits.protocol.meeting_place import Restart
 from samebits.protocol.run_folder import RunFolder
@@ -85,7 +84,7 @@ class Attempts:
                     attempt, decision = self._agreement.agree(request, attempt, history)
                 if isinstance(decision, Stop):
                     if decision.reason:
-                        self.losses.console.line(stop_line(decision.reason))
+                        self.losses.console.line(Line("stop", decision.reason))
                     return (
                         replace(attempt, verdict=replace(attempt.verdict, exit_code=2))
                         if decision.is_script
@@ -98,10 +97,11 @@ class Attempts:
                     request = regrouped_request(request, decision, attempt)
                     continue
                 history.append(decision.loss)
-                if (memory := memory_line(decision.loss.rank, attempt.ending.known)) is not None:
-                    self.losses.console.line(memory)
-                self.losses.console.line(restart_line(decision, attempt.whence))
-                self.events.add(Kind.RESTART, **restart_fields(request, decision, attempt))
+                why = attempt.why_short_of_memory(decision.loss.rank)
+                self.losses.console.block(restart_block(decision, attempt.whence, why))
+                self.events.restart(
+                    decision.loss.step, attempt.whence.step, **restart_fields(request, decision, attempt)
+                )
                 request = next_request(request, decision, attempt)
 
     def _note_ended(self, request: LaunchRequest, attempt: Attempt) -> None:
@@ -109,11 +109,8 @@ class Attempts:
         known = dict(zip(request.numbers, observer.own_gauges(), strict=True))
         elsewhere = (rank for rank in range(request.world_size) if rank not in request.numbers)
         known |= dict(zip(elsewhere, observer.last_gauges, strict=False))
-        last = {rank: observer.tail(rank)[-1:] for rank in request.numbers}
-        places = {
-            rank: f"{Path(one.file).name}:{one.line}" for rank, found in last.items() for one in found if one.file
-        }
-        self.events.ended(attempt.ending.ends, known, places, on_request=bool(attempt.ending.interrupted_by))
+        last = {rank: one for rank, journal in observer.journals.items() if (one := journal.last()) is not None}
+        self.events.ended(attempt.ending.ends, known, last, on_request=bool(attempt.ending.interrupted_by))
 
     def _live(self, request: LaunchRequest, history: list[Loss], snapshots: SnapshotFolder) -> Attempt:
         folder = RunFolder(request.output.run_folder)

@@ -24,7 +24,6 @@ from samebits.launcher.terminal.terminal import Console
 from samebits.protocol.journal.failure import Failure, FailureKind
 from samebits.protocol.journal.signals import Asking
 from samebits.protocol.nursery_messages import Signal
-from samebits.protocol.run_folder import RunFolder
 
 
 @dataclass
@@ -57,12 +56,12 @@ class Interruption:
 
     Args:
         request: the run.
-        folder: its folder.
+        asking: what rank 0 is asked through. It is open: somebody may remove the run's folder.
         console: where lines go.
     """
 
     request: LaunchRequest
-    folder: RunFolder
+    asking: Asking
     console: Console
     by: int = 0
     """The first signal; 0 when there was none."""
@@ -84,10 +83,9 @@ class Interruption:
         if again or not (may_ask and grace_s and running):
             self.is_requested = False
             return blame.after_signal(now, number, running, again)
-        asking = Asking(self.folder.journal(self.request.numbers.start))
-        if not asking.listens:
+        if not self.asking.listens:
             return blame.after_signal(now, number, running, again)
-        asking.ask(number)
+        self.asking.ask(number)
         self.is_requested = True
         if self.request.output.verbosity is not Verbosity.QUIET:
             self.console.line(asked_line(number, grace_s))
@@ -223,7 +221,7 @@ class EndingRanks:
 
     def __post_init__(self) -> None:
         of = self.interruption
-        self._regrouping = Regrouping(of.request, of.folder, self.observer, of.console)
+        self._regrouping = Regrouping(of.request, of.asking, self.observer, of.console)
 
     @property
     def are_to_continue(self) -> bool:

@@ -15,7 +15,6 @@ from samebits.launcher.supervise.observer import Observer
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
 from samebits.protocol.journal.signals import Asking
-from samebits.protocol.run_folder import RunFolder
 from samebits.protocol.saving import newest_kept
 
 PATIENCE_S = 30.0
@@ -28,13 +27,13 @@ class Regrouping:
 
     Args:
         request: the run.
-        folder: its folder.
+        asking: what rank 0 is asked through.
         observer: what the launcher sees of the ranks.
         console: where lines go.
     """
 
     request: LaunchRequest
-    folder: RunFolder
+    asking: Asking
     observer: Observer
     console: Console
     _before: int | None = None
@@ -52,7 +51,7 @@ class Regrouping:
         newest = self._newest()
         if not self._since_s:
             self._before, self._since_s = newest, time.monotonic()
-            Asking(self.folder.journal(self.request.numbers.start)).want_snapshot()
+            self.asking.want_snapshot()
         if newest is not None and newest != self._before:
             return True
         why = self.observer.no_snapshots() if self.request.snapshots is not None else "--snapshots off"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.launcher.choices import Verbosity
+from samebits.launcher.diagnosis.probe import read_stack
 from samebits.launcher.diagnosis.spent import Spent, Summary, summary
 from samebits.launcher.event_log import EventLog
 from samebits.launcher.request import LaunchRequest
@@ -19,7 +20,7 @@ from samebits.launcher.terminal.cases import Losses
 from samebits.launcher.terminal.progress import Progress, Snapshot
 from samebits.launcher.terminal.report import lanes_line, numerics_line, opening_line, still_alone_line
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalReader, Phase, Record
+from samebits.protocol.journal.ring import RESULT, JournalReader, Phase, Record
 from samebits.protocol.run_folder import RunFolder, read_json
 from samebits.protocol.saving import newest_step
 
@@ -73,6 +74,7 @@ class Observer:
         self._lines, self._began_s = first_lines, time.monotonic()
         self.has_begun = False
         """Whether all ranks have a process."""
+        self._decided: Mapping[str, Any] = {}
         self._decided_at: float | None = None
         self._next_plain: float | None = None
         self._warn_alone_at = math.inf if request.placement.ranks == 1 else 0.0
@@ -90,7 +92,7 @@ class Observer:
         if not self._lines.decided:
             self._say_decided(now)
         if self.paused or not self._lines.opening:
-            self._saying.terminal.progress(None if self.paused else self._under_way(now))
+            self._say_under_way(now)
             return
         self._strategy = self._strategy or str(self.decided().get("strategy") or "")
         gauges = self._all_gauges.of(own)
@@ -99,9 +101,9 @@ class Observer:
         self._progress.add(Snapshot(now, gauges))
         if self._saying.terminal.updates:
             width = self._saying.terminal.width
-            self._saying.terminal.progress(self._progress.line(self._first.note(), width))
-        elif self._next_plain is None or now >= self._next_plain:
-            self._say_plainly(self._progress.line(self._first.note()), now)
+            self._saying.terminal.progress(self._progress.line(self._first.note(), width, self._first.last()))
+        else:
+            self._say_plainly(self._progress.line(self._first.note(), last=self._first.last()), now)
 
     def own_gauges(self) -> tuple[Gauges, ...]:
         """Those of the ranks of this node."""
@@ -113,34 +115,36 @@ class Observer:
                 self._losses.add(sentence)
 
     def _say_plainly(self, line: str, now: float) -> None:
-        if not line:
-            return
-        if self._next_plain is None:
+        if line and now >= (self._next_plain or 0.0):
+            if self._next_plain is not None:
+                self._saying.plain(line)
             self._next_plain = now + PLAIN_LINE_S
-        else:
-            self._next_plain = now + PLAIN_LINE_S
-            self._saying.plain(line)
 
-    def _under_way(self, now: float) -> str:
-        """What the first line waits for; empty where that is not shown."""
-        after_s = int(now - self._began_s)
-        what = "starting the script" if self.has_begun else "importing torch"
-        return f"{what} ({after_s} s)" if after_s and self._saying.terminal and self._saying.terminal.updates else ""
+    def _say_under_way(self, now: float) -> None:
+        """Say what the first line waits for, in its place; where no line can be overwritten, now and then."""
+        terminal, after_s = self._saying.terminal, int(now - self._began_s)
+        what = f"{'starting the script' if self.has_begun else 'importing torch'} ({after_s} s)"
+        if terminal is not None and terminal.updates:
+            terminal.progress(what if after_s and not self.paused else None)
+        elif not self.paused:
+            self._say_plainly(f"{what}, {self._request.output.run_folder}", now)
 
     def _say_decided(self, now: float) -> None:
         decided = self.decided()
-        if not (decided or self._lines.opening) and now > self._began_s + PLAIN_LINE_S:
-            self._say_opening({})
         if decided:
             self._decided_at = self._decided_at or now
             if decided.get("batch_size") or now > self._decided_at + WAIT_FOR_BATCH_S:
                 self._say_lanes(decided)
 
     def warn_alone(self, now: float, *, joined: bool) -> None:
-        """Say once that the ranks have not met, a while after they began."""
+        """Say once that the ranks have not met, a while after they began, or were seen in an import for the last time."""
         if self._warn_alone_at == 0.0:
             self._warn_alone_at = now + STILL_ALONE_S
         elif now >= self._warn_alone_at:
+            imports = (stack.is_importing for pid in self._pids if (stack := read_stack(pid)) is not None)
+            if not self.has_begun or any(imports):
+                self._warn_alone_at = now + STILL_ALONE_S
+                return
             self._warn_alone_at = math.inf
             is_waited_for = any(journal.waiting() is not None for journal in self._journals.values())
             if not (joined or self.met or self.paused or is_waited_for):
@@ -176,6 +180,10 @@ class Observer:
         """Whether frames of libraries are left out of what is displayed."""
         return not self._request.output.full_traceback
 
+    @property
+    def _pids(self) -> list[int]:
+        return [journal.pid for journal in self._journals.values() if journal.pid]
+
     def _pid_of(self, rank: int) -> int:
         return self._journals[rank].pid if rank in self._journals else 0
 
@@ -205,8 +213,9 @@ class Observer:
         return self._journals[rank].tail(8)
 
     def decided(self) -> Mapping[str, Any]:
-        """What rank 0 decided; empty before that."""
-        return read_json(self._folder.decided)
+        """What rank 0 decided; empty before that. It stays, if somebody removes the run's folder."""
+        self._decided = read_json(self._folder.decided) or self._decided
+        return self._decided
 
     def newest(self) -> tuple[str, int | None]:
         """Where the run saves by itself, empty when it does not; and the step of the newest state there."""
@@ -220,16 +229,16 @@ class Observer:
 
     def result(self) -> Mapping[str, Any]:
         """What rank 0 left at the end; empty when it left nothing."""
-        return read_json(self._folder.result)
+        return read_json(self._folder.result) or self._first.note().get(RESULT, {})
 
     @property
     def uses_samebits(self) -> bool:
         """Whether the script called `samebits.init` on some rank."""
         # A debugger writes its pauses into the journal of a plain script too.
         lasts = [last for journal in self._journals.values() if (last := journal.last()) is not None]
-        return self._folder.decided.exists() or any(last.phase is not Phase.PAUSED for last in lasts)
+        return bool(self.decided()) or any(last.phase is not Phase.PAUSED for last in lasts)
 
     @property
     def met(self) -> bool:
         """Whether the ranks met through the run folder."""
-        return self._folder.decided.exists() or any(self._folder.path.glob("store-*"))
+        return bool(self.decided()) or any(self._folder.path.glob("store-*"))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from samebits.launcher.choices import OnStall, Verbosity
-from samebits.launcher.diagnosis.causes import Cause, kept_from_running
-from samebits.launcher.diagnosis.findings import STRAGGLER, Finding, finding_of_stall
+from samebits.launcher.diagnosis.causes import Cause, call_help, kept_from_running
+from samebits.launcher.diagnosis.findings import STALLED_IN_SCRIPT, STRAGGLER, Finding, finding_of_stall
 from samebits.launcher.diagnosis.scene import RankScene
 from samebits.launcher.diagnosis.scenes import Scenes
 from samebits.launcher.diagnosis.spent import LEAST_STEPS, Spent, Straggler, straggler
@@ -152,13 +152,14 @@ class Stalls:
     ) -> None:
         """Say here and on the other nodes who is stalled; the first time also what to do."""
         first, finding, aid = min(judgement.suspects), finding_of_stall(judgement, scenes), ""
-        if finding.name not in self._helped:
-            self._helped.add(finding.name)
-            aid = finding.first_aid.replace("PID", str(pids.get(first, 0)))
-            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
-                aid = f"On {self.nodes.here}: {aid}"
         line, doing = self.scenes.line_of(first), scenes[first].doing
         where = place_text(line.file, line.line) if line is not None else doing.place if doing is not None else ""
+        if finding.name not in self._helped:
+            self._helped.add(finding.name)
+            aid = call_help(where.partition("  ")[2]) if finding is STALLED_IN_SCRIPT else ""
+            aid = aid or finding.first_aid.replace("PID", str(pids.get(first, 0)))
+            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
+                aid = f"On {self.nodes.here}: {aid}"
         self.console.block(stall_block(said, where if len(judgement.suspects) == 1 else "", aid).text)
         if self.nodes is not None:
             self.nodes.say(Line("stalled", said), finding, judgement.suspects)

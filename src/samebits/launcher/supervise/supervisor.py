@@ -83,7 +83,8 @@ class Supervisor:
         self._streams = RankStreams(self._selector, logs, self.losses)
         console, cluster = self.losses.console, self.nodes.cluster if self.nodes is not None else None
         self._orders, self._ranks = Orders(self.nursery, console), Ranks(self.folder)
-        self._interruption = Interruption(self.request, self.folder, console)
+        asking = Asking(self.folder.journal(self.request.numbers.start))
+        self._interruption = Interruption(self.request, asking, console)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
         self._ending = EndingRanks(self._ranks, self._orders, self._interruption, self.observer, cluster, last)
         scenes = Scenes(str(self.request.entry.script or ""), self.observer.journals, self.folder.answers)
@@ -110,7 +111,7 @@ class Supervisor:
             os.close(self._news_end)
         ends = [*self._ranks.ends.values()]
         gone = self._lost or self._orders.gave_up
-        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(self.request.numbers.start)).saved
+        by, saved = self._interruption.ended(ends), asking.saved
         joined, known = self._joined or self.observer.met, self._surroundings.known
         return Ending(ends, by, joined, gone, saved, self._interruption.waited_s, known)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from samebits.launcher.blame import RankEnd
-from samebits.launcher.diagnosis.findings import KILLED_FOR_MEMORY, SHARED_CORE, End, Finding, finding_of_end
+from samebits.launcher.diagnosis.findings import SHARED_CORE, End, Finding, finding_of_end
 from samebits.launcher.terminal.cases import Cases
 from samebits.launcher.terminal.report import Line
 from samebits.launcher.terminal.terminal import Console
@@ -35,12 +35,6 @@ class Known:
 
 def _pressure_now() -> tuple[float, MemoryPressure]:
     return time.monotonic(), read_memory_pressure()
-
-
-def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:
-    """Why the kernel killed a rank, if it did so for lack of memory."""
-    end = known.get(rank, Known())
-    return Line("memory", f"rank {rank}: {end.why_killed}") if end.finding is KILLED_FOR_MEMORY else None
 
 
 @dataclass

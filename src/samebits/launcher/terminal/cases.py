@@ -32,15 +32,14 @@ class Cases:
         """
         Case(finding.name, said, tuple(sorted(ranks))).add_to(self.path)
 
-    def last_line(self, folder: Path) -> Line | None:
-        """`found     straggler, nan-loss: "samebits diagnose FOLDER" says why, and what to do`; None if nothing was.
+    def see_also(self, folder: Path) -> str:
+        """`samebits diagnose FOLDER: straggler, nan-loss`; empty if nothing was found.
 
         Args:
             folder: the run's, as it was named before.
         """
         names = names_of(cases_in(self.path))
-        said = f"{', '.join(names)}: `samebits diagnose {folder}` says why, and what to do"
-        return Line("found", said) if names else None
+        return f"samebits diagnose {folder}: {', '.join(names)}" if names else ""
 
 
 @dataclass
@@ -50,11 +49,19 @@ class Losses:
     console: Console
     cases: Cases
     sentences: list[str] = field(default_factory=list)
+    _is_folder_gone: bool = False
 
     def add(self, sentence: str) -> None:
         """Report what is lost, once; nothing if it is empty."""
+        if not sentence or self._is_folder_gone:
+            return
+        if not self.cases.path.parent.is_dir():
+            self._is_folder_gone = True
+            said = f"{self.cases.path.parent} was removed: the run goes on, and its logs and events are lost"
+            self.console.line(Line("warning", said))
+            return
         # The launcher reads the same journals several times a second; each loss is one line.
-        if sentence and sentence not in self.sentences:
+        if sentence not in self.sentences:
             self.sentences.append(sentence)
             self.console.line(Line("warning", sentence))
             if is_full(sentence):

@@ -1,20 +1,22 @@
 """The one form in which whatever goes wrong is printed: who, where, why, and what to do.
 
-    FAILED    rank 1, step 20, optimizer: killed by signal 9 (SIGKILL)
+    FAILED    rank 1, in step 20 (19 done), optimizer: killed by signal 9 (SIGKILL)
       where   last seen at /home/ada/train.py:32  optimizer.step()
       why     the kernel killed it for lack of memory
       others  rank 0 was stopped because of this
       help    Use a smaller batch, fewer ranks or fewer loader workers.
       log     samebits-runs/exp1/logs/rank-00001.log
 
-A failure's block is printed once, last, and complete; a stall's as soon as it is found.
+A failure's block is printed once, last, and complete; a stall's, and that of a loss after which the run goes on, as soon
+as it is found.
 """
 
 from __future__ import annotations
 
 import linecache
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,8 +24,9 @@ from pathlib import Path
 from samebits.errors import DIFFERENT_BITS
 from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.diagnosis.findings import Finding
-from samebits.launcher.diagnosis.words import PHASES, ranks_text
-from samebits.launcher.terminal.report import LABEL_WIDTH, QUOTED
+from samebits.launcher.diagnosis.words import PHASES, ranks_text, step_text
+from samebits.launcher.recovery import RestartAll, loss_of
+from samebits.launcher.terminal.report import LABEL_WIDTH, QUOTED, Whence, count_text
 from samebits.machine.processes import signal_name
 from samebits.machine.regular_file import is_regular
 from samebits.machine.visible import visible_lines
@@ -51,6 +54,8 @@ class Block:
     """In the words of others, of which each may look like a line of ours; so each is marked."""
     others: str = ""
     """What became of the other ranks."""
+    back: str = ""
+    """How the run goes on all the same."""
     help: str = ""
     log: str = ""
 
@@ -60,7 +65,12 @@ class Block:
         quoted = [f"{QUOTED}{line}".rstrip() for line in visible_lines(self.traceback.rstrip()).split("\n")]
         rows = [*_rows(self.title, self.who), *_rows("  where", self.where), *_rows("  why", self.why)]
         rows += ["", *quoted, ""] if self.traceback else []
-        rows += [*_rows("  others", self.others), *_rows(HELP, self.help), *_rows("  log", self.log)]
+        rows += [
+            *_rows("  others", self.others),
+            *_rows("  back", self.back),
+            *_rows(HELP, self.help),
+            *_rows("  log", self.log),
+        ]
         return "\n".join(rows)
 
 
@@ -112,11 +122,52 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         stalled = stall_block(failure.error)
         block = replace(block, who=stalled.who, why=stalled.why)
     elif failure is not None and kind is FailureKind.DAMAGE:
-        when = f" at step {doing.step}" if doing is not None and doing.step else ""
-        block = replace(block, who=f"rank {failure.rank} {failure.error}{when} ({failure.fix})", why=DIFFERENT_BITS)
+        block = replace(block, who=loss_of(end, doing, uses_samebits=doing is not None).sentence, why=DIFFERENT_BITS)
     elif kind is FailureKind.PEER and verdict.left_early:
         block = replace(block, who=verdict.leavers_text, traceback="")
     return block.text
+
+
+def annotation(end: RankEnd, doing: Record | None, workspace: str) -> str:
+    """A failure as GitHub Actions shows it beside the line: `::error file=train.py,line=19::rank 1, ...: KeyError: 'b'`.
+
+    Args:
+        end: of the rank that is to blame.
+        doing: what it did last.
+        workspace: GITHUB_WORKSPACE, to which files are relative there.
+    """
+    file, line = (end.failure.file, end.failure.line) if end.failure is not None else ("", 0)
+    if not file and doing is not None:
+        file, line = doing.file, doing.line
+    if workspace and file.startswith(f"{workspace}{os.sep}"):
+        file = os.path.relpath(file, workspace)
+    place = f" file={_escaped(file, {':': '%3A', ',': '%2C'})},line={line}" if file else ""
+    return f"::error{place}::{_escaped(_headline(end, doing), {})}"
+
+
+def _escaped(text: str, more: Mapping[str, str]) -> str:
+    """For a workflow command; in a property colons and commas too."""
+    for letter, code in {"%": "%25", "\r": "%0D", "\n": "%0A", **more}.items():
+        text = text.replace(letter, code)
+    return text
+
+
+def restart_block(decision: RestartAll, whence: Whence, why: str = "") -> str:
+    """What was lost, and that all ranks start again: how many if they are fewer than before, and from where.
+
+    Args:
+        decision: to start again.
+        whence: from where they resume.
+        why: why the rank was killed, if that is known.
+    """
+    who = "all ranks start"
+    if decision.ranks:
+        less = "one" if decision.given_up == 1 else decision.given_up
+        who = f"{count_text(decision.ranks, 'rank')}, {less} less, start{'s' * (decision.ranks == 1)}"
+    again = whence.num_again(decision.loss)
+    twice = f"{count_text(again, 'step')} {'is' if again == 1 else 'are'} computed again; " if again else ""
+    back = f"{who} again ({decision.counted}), {whence.place}\n{twice}lines below may repeat"
+    return Block(decision.loss.sentence, "LOST", why=why, back=back).text
 
 
 def lost_block(lost: Sequence[str]) -> str:
@@ -133,7 +184,7 @@ def last_work(tail: Sequence[Record]) -> Record | None:
 def _headline(end: RankEnd, doing: Record | None) -> str:
     parts = [f"rank {end.rank}"]
     if doing is not None and doing.step:
-        parts.append(f"step {doing.step}")
+        parts.append(step_text(doing.step, is_in_step=doing.is_in_step))
     if doing is not None and doing.phase is not Phase.START:
         detail = doing.operation if doing.phase in _DETAILED else ""
         parts.append(f"{PHASES[doing.phase]} {detail}".rstrip())

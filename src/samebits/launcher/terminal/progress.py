@@ -13,6 +13,7 @@ from typing import Any
 
 from samebits.launcher.diagnosis.spent import PARTS, TIME_NAMES, percents
 from samebits.protocol.journal.gauges import Gauges
+from samebits.protocol.journal.ring import ENDING, Phase, Record
 
 WINDOW_S = 5.0
 MAX_NOTES = 3
@@ -50,40 +51,50 @@ class Progress:
         while len(self._window) > 2 and self._window[1].time_s <= snapshot.time_s - WINDOW_S:
             self._window.popleft()
 
-    def line(self, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
+    def line(self, note: Mapping[str, Any], width: int = UNLIMITED, last: Record | None = None) -> str:
         """Return the line; empty before the first step.
 
         Args:
             note: the last values of `run.log`.
             width: how many columns there are.
+            last: what rank 0 did last. Outside of steps the line says it: their rates would only fade.
         """
         if not self._window or not self._window[-1].steps:
             return ""
+        first = self._window[-1].gauges[0]
+        if beside := _beside_steps(first, last):
+            return "  ".join(filter(None, [_epoch(first), _step(first), _loss(first), beside]))
         return progress_line(self._window[0], self._window[-1], note, width)
+
+
+def _beside_steps(gauges: Gauges, last: Record | None) -> str:
+    """What rank 0 does where that is no step."""
+    if last is None or last.is_in_step:
+        return ""
+    if last.phase is Phase.EVALUATE:
+        return "evaluating …"
+    if last.operation == ENDING:
+        return "saving weights …"
+    is_last = gauges.num_epochs == gauges.epoch and 0 < gauges.steps_per_epoch == gauges.step_in_epoch
+    return "after the last step …" if is_last else ""
 
 
 def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
     """One line about `new`, with the rates since `old`.
 
-    What does not fit in `width` columns is left out whole: first the values of `run.log`, then room, then the shares.
+    What does not fit in `width` columns is left out whole: first the values of `run.log`, then shares, the smallest first.
     """
     first = new.gauges[0]
-    begin, notes = [_epoch(first), _step(first), _loss(first)], list(_notes(note))
-    rate, shares, left = [_rate(old, new)], [_shares(old, new)], [_left(old, new)]
-    wide = (
-        [*begin, *notes, *rate, *shares, *left],
-        [*begin, *rate, *shares, *left],
-    )
-    lines = ["  ".join(filter(None, parts)) for parts in wide]
-    lines.append(
-        " ".join(filter(None, wide[1]))
-        .replace("compute", "comp")
-        .replace("exchange", "exch")
-        .replace("optimizer", "opt")
-        .replace(" samples/s", "/s")
-    )
-    lines.append("  ".join(filter(None, [*begin, *rate, *left])))
-    return next((line for line in lines if len(line) < width), lines[-1])
+    begin, shares = [_epoch(first), _step(first), _loss(first)], _shares(old, new)
+    rate, left = _rate(old, new), _left(old, new)
+    forms = [(_notes(note), len(shares)), *(([], count) for count in range(len(shares), -1, -1))]
+    for notes, count in forms:
+        largest = sorted(shares, key=lambda name: -shares[name])[:count]
+        parts = " ".join(f"{name} {share}%" for name, share in shares.items() if name in largest)
+        line = "  ".join(filter(None, [*begin, *notes, rate, parts, left]))
+        if len(line) < width:
+            break
+    return line
 
 
 def _epoch(gauges: Gauges) -> str:
@@ -120,7 +131,7 @@ def _samples(old: Gauges, new: Gauges, steps: int) -> float:
     return new.samples * steps / new.step if new.step else 0.0
 
 
-def _shares(old: Snapshot, new: Snapshot) -> str:
+def _shares(old: Snapshot, new: Snapshot) -> dict[str, int]:
     """Of the whole time of the steps, those that are worth a word."""
 
     def spent(part: str) -> int:
@@ -130,8 +141,8 @@ def _shares(old: Snapshot, new: Snapshot) -> str:
 
     parts = {TIME_NAMES[part]: spent(part) for part in PARTS}
     if sum(parts.values()) <= 0:
-        return ""
-    return " ".join(f"{name} {share}%" for name, share in percents(parts).items() if share >= LEAST_SHARE)
+        return {}
+    return {name: share for name, share in percents(parts).items() if share >= LEAST_SHARE}
 
 
 def _left(old: Snapshot, new: Snapshot) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from samebits.launcher.choices import Verbosity
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.diagnosis.words import ranks_text
-from samebits.launcher.recovery import Loss, Regroup, RestartAll
+from samebits.launcher.recovery import Loss, Regroup
 from samebits.launcher.request import LaunchRequest
 from samebits.machine.processes import signal_name
 from samebits.machine.visible import visible_lines
@@ -26,8 +26,10 @@ LABEL_WIDTH = 10
 QUOTED = "  | "
 """Before the words of others, of which each may look like a line of ours."""
 MOST_NODES_SHOWN = 8
-LEAST_STEPS_TOLD = 50
+LEAST_STEPS_TOLD, LEAST_STEPS_ADVISED = 50, 200
 """The first steps say little about the others."""
+LEAST_S = 0.05
+"""What took less is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,15 @@ def opening_line(request: LaunchRequest, decided: Mapping[str, Any]) -> Line:
         choose_mesh(request.computation.form, request.placement.ranks).copies if request.nodes.place.is_one_node else 0
     )
     devices = "cpu" if request.placement.device == "cpu" else _gpus(max(request.placement.ranks, replicas), request)
-    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
-    parts = [f"{_count(request.placement.ranks, 'rank')}{inside} on {devices}"]
+    inside = f" with {count_text(replicas, 'replica')}" if replicas else ""
+    parts = [f"{count_text(request.placement.ranks, 'rank')}{inside} on {devices}"]
     if request.output.verbosity is Verbosity.DETAILED:
         each = " each" if max(request.placement.ranks, replicas) > 1 else ""
         why = f" ({request.placement.why})" if request.placement.why else ""
         most = (
             "up to " if request.placement.cores and request.placement.threads > 1 else ""
         )  # lanes decide, or the script
-        parts.append(f"{most}{_count(request.placement.threads, 'thread')}{each}{why}")
+        parts.append(f"{most}{count_text(request.placement.threads, 'thread')}{each}{why}")
     text = ", ".join([*parts, *filter(None, [_lanes(decided)])])
     return Line("samebits", text, str(request.output.run_folder))
 
@@ -98,7 +100,7 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     here = ranks_text(request.numbers)
     shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
     return Line(
-        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+        "nodes", f"{count_text(len(nodes), 'node')} with {count_text(request.world_size, 'rank')}, {here} here: {shown}"
     )
 
 
@@ -157,7 +159,7 @@ def _lanes(decided: Mapping[str, Any]) -> str:
     if not sizes and "batch_size" in decided:
         of = ", batches of batch_sampler"
     of += decided.get("lanes_note") or ""
-    return ", ".join(filter(None, [_count(decided.get("lanes"), "lane") + of, str(decided.get("strategy") or "")]))
+    return ", ".join(filter(None, [count_text(decided.get("lanes"), "lane") + of, str(decided.get("strategy") or "")]))
 
 
 def plain_line() -> Line:
@@ -181,26 +183,6 @@ def alone_line(ranks: int) -> Line:
     )
 
 
-def unsaved_line() -> Line:
-    """Warn that nothing was saved, because only a run of `samebits.init` saves by itself."""
-    return Line("warning", "--save-every saved nothing: the script did not call samebits.init().")
-
-
-def unbranched_line() -> Line:
-    """Warn that a branch began with the first step, because only a run of `samebits.init` loads a state by itself."""
-    return Line("warning", "--from began with no state: the script did not call samebits.init().")
-
-
-def unskipped_line() -> Line:
-    """Warn that all steps were made, because only the loops of `samebits.init` pass over some."""
-    return Line("warning", "--skip-steps passed over nothing: the script did not call samebits.init().")
-
-
-def unchecked_line() -> Line:
-    """Warn that nothing was compared, because only ranks of `samebits.init` compare what they hold."""
-    return Line("warning", "--check-every compared nothing: the script did not call samebits.init().")
-
-
 def still_alone_line(ranks: int, seconds: float) -> Line:
     """Warn that the ranks have not met so far."""
     return Line(
@@ -222,32 +204,12 @@ class Whence:
         """How many steps are computed again, that in which the rank was lost included; 0 where that is not known."""
         return max((loss.step or 0) - (self.step or 0), 0)
 
-    def sentence(self, loss: Loss) -> str:
-        """`from step 1200, kept in memory; 4 steps are computed again`."""
-        again = self.num_again(loss)
-        if self.step is None or not again:
-            return self.place
-        return f"{self.place}; {again} step{' is' if again == 1 else 's are'} computed again"
-
     @property
     def place(self) -> str:
-        """`from step 1200, kept in memory`."""
+        """`after step 1200, kept in memory`."""
         if self.step is None:
             return f"from the beginning{f' ({self.why})' if self.why else ''}"
-        return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
-
-
-def restart_line(decision: RestartAll, whence: Whence) -> Line:
-    """Say what was lost, that all ranks start again, how many if they are fewer than before, and that lines may repeat."""
-    who = (
-        f"{_count(decision.ranks, 'rank')}, {'one' if decision.given_up == 1 else decision.given_up} less, start{'s' * (decision.ranks == 1)}"
-        if decision.ranks
-        else "all ranks start"
-    )
-    again = f"{who} again ({decision.counted})"
-    return Line(
-        "restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}; lines below may repeat"
-    )
+        return f"after step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
 
 
 def regroup_line(decision: Regroup, whence: Whence) -> Line:
@@ -294,12 +256,34 @@ def stopped_line(number: int, seconds: float, folder: Path, left: StatesLeft | N
     return Line("stopped", f"by {signal_name(number)} after {seconds:.1f} s;{states} logs in {folder}")
 
 
-def stop_line(reason: str) -> Line:
-    return Line("stop", reason)
+@dataclass(frozen=True)
+class Seconds:
+    """Where the time of a run went, all starts of its ranks together."""
+
+    total: float
+    steps: float = 0.0
+    """Of the rank that had most."""
+    samples: int = 0
+    evaluation: float = 0.0
+    saving: float = 0.0
+    """From the last step or evaluation to the end."""
+
+    @property
+    def rate(self) -> str:
+        """`, 567 samples/s`: in the steps alone."""
+        return f", {self.samples / self.steps:,.0f} samples/s" if self.steps and self.samples else ""
+
+    @property
+    def others(self) -> str:
+        """`(start 21 s, saving 3.8 s)`."""
+        start = self.total - self.steps - self.evaluation - self.saving
+        parts = {"start": start, "evaluation": self.evaluation, "saving": self.saving}
+        texts = [f"{name} {took:.{int(took < 10)}f} s" for name, took in parts.items() if took >= LEAST_S]
+        return f"({', '.join(texts)})" if texts else ""
 
 
 def end_lines(
-    request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any], told: Summary, seconds: float
+    request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any], told: Summary, seconds: Seconds
 ) -> list[Line]:
     """How a run ended well; a plain script leaves no bits and no steps.
 
@@ -307,16 +291,22 @@ def end_lines(
         request: what was run.
         result: what rank 0 left in result.json; empty for a plain script.
         decided: what it left in decided.json.
-        told: where the time of the steps went.
-        seconds: how long all took.
+        told: what the steps went into.
+        seconds: where the time went.
     """
     earlier = (
-        f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
+        f", after {count_text(result['earlier_epochs'], 'epoch')} of earlier starts"
+        if result.get("earlier_epochs")
+        else ""
     )
-    made = ", ".join(filter(None, (_count(result.get("epochs"), "epoch"), _count(result.get("steps"), "step"))))
-    rate = f", {told.samples_per_s:,.0f} samples/s" if told.samples_per_s else ""
+    made = ", ".join(filter(None, (count_text(result.get("epochs"), "epoch"), count_text(result.get("steps"), "step"))))
     each = ", every sample once per epoch" if "each once" in str(result.get("samples")) else ""
-    lines = [Line("done", f"{made} in {seconds:.1f} s{earlier}{rate}{each}" if made else f"{seconds:.1f} s{earlier}")]
+    done = Line("done", f"{seconds.total:.1f} s{earlier}")
+    if made:
+        has_steps = seconds.steps > 0
+        text = f"{made} in {seconds.steps if has_steps else seconds.total:.1f} s{earlier}{seconds.rate}{each}"
+        done = Line("done", text, seconds.others if has_steps else "")
+    lines = [done]
     is_detailed = request.output.verbosity is Verbosity.DETAILED
     if result.get("bits"):
         facts = BitsFacts.of({**result, **_proofs(request, result, decided)}, decided)
@@ -326,8 +316,10 @@ def end_lines(
     if told.shares:
         step = f"{told.step_s * 1e3:.1f} ms a step: " if is_detailed else ""
         lines.append(Line("time", step + " · ".join(f"{name} {share}%" for name, share in told.shares.items())))
-    texts = {"slowest": told.slowest, "advice": told.advice} if is_long(result) else {}
-    lines += [Line(label, text) for label, text in texts.items() if text]
+    if told.slowest and is_long(result):
+        lines.append(Line("slowest", told.slowest))
+    elif told.advice and is_long(result, LEAST_STEPS_ADVISED):
+        lines.append(Line("advice", told.advice))
     folder = request.output.run_folder
     return [*lines, Line("details", f"samebits report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
 
@@ -347,12 +339,12 @@ def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> L
     return Line("done", f"{ranks_text(numbers)} here, in {seconds:.1f} s; {first_node} says the rest")
 
 
-def is_long(result: Mapping[str, Any]) -> bool:
-    """Whether a run had enough steps to say where their time went."""
-    return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
+def is_long(result: Mapping[str, Any], least: int = LEAST_STEPS_TOLD) -> bool:
+    """Whether a run had enough steps to say something of where their time went."""
+    return int(result.get("steps") or 0) >= least
 
 
-def _count(number: int | None, noun: str) -> str:
+def count_text(number: int | None, noun: str) -> str:
     if not number:
         return ""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

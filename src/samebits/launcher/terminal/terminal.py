@@ -16,6 +16,7 @@ import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TextIO
 
 from samebits.launcher.terminal.report import LABEL_WIDTH, QUOTED, Line, lines_of
@@ -71,6 +72,8 @@ LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """How wide a line of the launcher is, however narrow or wide the terminal."""
 ENDLESS = 1 << 30
 """How wide it is elsewhere."""
+TIMES = "SAMEBITS_TIMES"
+"""The variable that keeps times off lines: `off`."""
 GAP = "   "
 """Before dim text."""
 
@@ -93,6 +96,12 @@ class Terminal:
         self.updates = self._is_terminal[ERR] and variables.get("TERM") != "dumb"
         """Whether a line can be overwritten."""
         self._colours = self._is_terminal[ERR] and not plain
+        self._has_times = not self._is_terminal[ERR] and isinstance(err, int) and variables.get(TIMES) != "off"
+
+    @property
+    def time(self) -> str:
+        """`14:05:31 `, before a line of the launcher that goes to a file or a pipe; empty elsewhere."""
+        return f"{datetime.now().astimezone():%H:%M:%S} " if self._has_times else ""
 
     def style(self, text: str, style: str) -> str:
         """`text` in a style, where standard error shows styles."""
@@ -188,7 +197,7 @@ def _is_terminal(descriptor: int | None) -> bool:
         return False
 
 
-_STYLES = {"samebits": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALLED": RED}
+_STYLES = {"samebits": BOLD, "done": BOLD, "warning": RED, "FAILED": RED, "STALLED": RED, "LOST": RED}
 
 
 @dataclass(frozen=True)
@@ -201,10 +210,16 @@ class Console:
         """Say one line with its label."""
         if self.terminal is not None:
             label = line.label.ljust(LABEL_WIDTH) if line.text and not line.text.startswith(QUOTED) else line.label
-            self.terminal.say(line.text, label, _STYLES.get(line.label, DIM), line.aside)
+            time = self.terminal.time if line.label or line.text else ""
+            self.terminal.say(line.text, time + label, _STYLES.get(line.label, DIM), line.aside)
 
     def plain(self, text: str) -> None:
         """Say text without a label."""
+        if self.terminal is not None:
+            self.terminal.say(text, self.terminal.time)
+
+    def command(self, text: str) -> None:
+        """Say what a CI reads: nothing before it, and no line break in it."""
         if self.terminal is not None:
             self.terminal.say(text)
 

@@ -41,6 +41,7 @@ class Row:
     pid: int
     state: State
     step: int
+    """The one under way, or the last one."""
     doing: str
     """`forward and backward of step 3`, `in the exchange of gradients of step 6 (train.py:34)`."""
     lasts_s: float
@@ -133,7 +134,9 @@ class Viewer:
         failed = read_failure(self.run.folder.failure(rank))
         place = f"{Path(last.file).name}:{last.line}" if last is not None and last.file else ""
         doing, lasts_s = (
-            (phase_text(last.phase, last.step), _s(now_ns - last.time_ns)) if last is not None else ("", 0.0)
+            (phase_text(last.phase, last.step, last.operation), _s(now_ns - last.time_ns))
+            if last is not None
+            else ("", 0.0)
         )
         waited_s = _s(now_ns - wait.since_ns) if wait is not None else 0.0
         state = State.WORKS
@@ -153,7 +156,8 @@ class Viewer:
         if state is State.ENDED:
             doing = _end_text(ends.get(str(rank))) or doing
         rate = self._rate(rank, now_ns / 1e9, gauges)
-        return Row(rank, pid, state, gauges.step, doing, lasts_s, place, rate, resident_bytes(pid) if pid else 0)
+        step = last.step if last is not None else gauges.step
+        return Row(rank, pid, state, step, doing, lasts_s, place, rate, resident_bytes(pid) if pid else 0)
 
     def _rate(self, rank: int, now_s: float, gauges: Gauges) -> float | None:
         before = self._before.get(rank)
@@ -172,6 +176,8 @@ def _changed_ns(path: Path) -> int:
 def _end_text(end: Any) -> str:
     """How a rank ended, as the launcher noted it; empty where it did not, or not yet."""
     match end:
+        case {"stopped": True}:
+            return "stopped by samebits, as another rank or a signal ended the run"
         case {"signal": int(number)} if number:
             return f"killed by {signal_name(number)}"
         case {"code": int(code)}:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from samebits.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, SamebitsError, UsageError
+from samebits.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, SamebitsError, UsageError, mistake_text
 from samebits.machine.visible import visible_lines
 from samebits.protocol.journal import device_words
 from samebits.protocol.journal.torch_words import is_of_a_peer, mistake_in, way_out
@@ -128,6 +128,12 @@ def user_line(error: BaseException, script: Path) -> str:
     users = ScriptFiles.beside(script)
     user = [frame for frame in traceback.extract_tb(error.__traceback__) if users.has(frame.filename)]
     return f"{Path(user[-1].filename).name}:{user[-1].lineno}" if user else ""
+
+
+def misuse_text(error: BaseException, script: str | None) -> str:
+    """A misuse as a plain script prints it, in two lines; empty for other errors, and where no script is running."""
+    place = user_line(error, Path(script)) if isinstance(error, UsageError) and script else ""
+    return mistake_text(f"{place}: {error.problem}", error.fix) if place and isinstance(error, UsageError) else ""
 
 
 def kind_of(error: BaseException) -> FailureKind:

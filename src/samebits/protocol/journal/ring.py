@@ -52,6 +52,14 @@ class Phase(IntEnum):
     """In `breakpoint()`."""
 
 
+BETWEEN_STEPS, IN_STEP, FETCH = "between steps", "step", "fetch"
+"""Operations around a step: of `Phase.SCRIPT` behind its body, and in its body before the lanes; of `Phase.DATA` in it."""
+RESULT = "result"
+"""Where the note has what rank 0 leaves at the end, besides `result.json`."""
+ENDING = "ending"
+"""The operation of `Phase.SCRIPT` from the script's end on: ranks compare their weights, and rank 0 writes the result."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What a rank noted at one moment."""
@@ -67,6 +75,16 @@ class Record:
     operation: str
     file: str
     line: int
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the step has begun and not ended."""
+        return is_in_step(self.phase, self.operation)
+
+
+def is_in_step(phase: Phase, operation: str) -> bool:
+    """Whether a step is under way in this phase."""
+    return phase in {Phase.COMPUTE, Phase.EXCHANGE, Phase.UPDATE} or operation in {IN_STEP, FETCH}
 
 
 MAGIC = b"lkstpJ02"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.protocol.journal.gauges import Gauges
-from samebits.protocol.journal.ring import JournalWriter, Phase
+from samebits.protocol.journal.ring import ENDING, JournalWriter, Phase
 from samebits.rank.caller import caller
 from samebits.rank.position.trace import Trace
 
@@ -25,6 +25,8 @@ class StepTimer:
         self.trace: Trace | None = None
         self._before_steps_ns: int | None = None
         """What the script took before its first step had ended: imports, the data set, the model."""
+        self._steps_end_ns, self._evaluated_ns = 0, 0
+        """When the last step ended, and how long was evaluated until then."""
         self.step = 0
         self.epoch = 0
         self.num_epochs = 0
@@ -44,7 +46,8 @@ class StepTimer:
             self.intervals.append((before, self._operation, self._since, now))
         self._since, self._operation = now, operation
         if self._journal is not None:
-            file, line = caller()
+            # The script is over: whoever calls then is no line of it.
+            file, line = caller() if operation != ENDING else ("", 0)
             self._journal.write(phase, operation, self.step, self.epoch, file, line)
         return before
 
@@ -67,6 +70,7 @@ class StepTimer:
         """Show the gauges to the launcher; once a step."""
         if self.trace is not None and self.trace.end_step(self.step, self.epoch, self.samples):
             self.end_trace()
+        self._steps_end_ns, self._evaluated_ns = time.monotonic_ns(), self.spent_ns[Phase.EVALUATE]
         if self._before_steps_ns is None:
             self._before_steps_ns = self.spent_ns[Phase.SCRIPT]
         if self._journal is not None:
@@ -87,6 +91,12 @@ class StepTimer:
                     loss=self.loss,
                 )
             )
+
+    def ending(self) -> dict[str, float]:
+        """For the result: how long was evaluated, and since when what follows the steps and evaluations lasts."""
+        evaluated_ns = self.spent_ns[Phase.EVALUATE]
+        since_ns = self._steps_end_ns + evaluated_ns - self._evaluated_ns
+        return {"evaluation_s": round(evaluated_ns / 1e9, 3), "over_since_ns": since_ns}
 
     def lost(self, sentence: str) -> None:
         """Report to the launcher that something could not be written."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import traceback
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -14,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from samebits.errors import UsageError, mistake_text
 from samebits.machine.visible import visible, write_error
 from samebits.notices import say
 from samebits.protocol.environment import RankEnvironment
 from samebits.protocol.journal import device_words
+from samebits.protocol.journal.failure import misuse_text
+from samebits.protocol.journal.ring import ENDING, RESULT, Phase
 from samebits.protocol.journal.torch_words import way_out
 from samebits.protocol.meeting_place import left_at
 from samebits.protocol.skipped_steps import OPTION
-from samebits.rank.caller import is_passed_over
 from samebits.rank.checkpoint.parts.tracking import is_average
 from samebits.rank.checks.labels import label_samples, names_without, share_looks
 from samebits.rank.checks.loss_gauge import settle_losses
@@ -41,6 +40,7 @@ def end(run: RunState) -> bool:
     failed = sys.exc_info()[0] is not None or has_failed(run)
     try:
         if not failed and not run.components.states.has_ended:
+            run.components.step_timer.enter(Phase.SCRIPT, ENDING)
             settle_losses(run)
             run.components.checks.say_idle()
             run.loop_state.looks.end()
@@ -113,9 +113,12 @@ def _write_result(run: RunState) -> None:
         "bits": f"sha256:{digest}" if digest else "",
         "lanes": run.config.placement.num_lanes,
         "threads": run.config.threads,
+        **run.components.step_timer.ending(),
         **({"without": without} if without else {}),
         **_found(run.loop_state),
     }
+    # The launcher has it from the journal too, should somebody have removed the folder.
+    run.components.step_timer.note({RESULT: result})
     keep(run.config.folder.result, json.dumps(result), run.components.step_timer)
 
 
@@ -250,7 +253,7 @@ _is_there = False
 
 
 def help_with_errors(environment: RankEnvironment) -> None:
-    """Let this process's last traceback be followed by what to do, where that is known; of a mistake only the user's frames are shown.
+    """Let this process's last traceback be followed by what to do, where that is known; a misuse needs no traceback.
 
     Not under `samebits run`, which has it in its report. Torch's own hook may come around it.
     """
@@ -260,10 +263,9 @@ def help_with_errors(environment: RankEnvironment) -> None:
     _is_there, previous = True, sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, UsageError) and error.__cause__ is None:
-            users = [one for one in traceback.extract_tb(trace) if not is_passed_over(one.filename)]
-            write_error("".join(traceback.format_list(users)) + mistake_text(error.problem, error.fix))
-            return
+        if text := misuse_text(error, getattr(sys.modules.get("__main__"), "__file__", None)):
+            write_error(text)
+            raise SystemExit(2)
         previous(kind, error, trace)
         if words := way_out(error):
             write_error(f"help: {visible(words)}")

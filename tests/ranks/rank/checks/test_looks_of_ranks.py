@@ -69,7 +69,7 @@ def test_what_is_read_behind_a_loop_is_named_when_the_next_one_begins(tmp_path: 
     second = "print(last)\nfor epoch in run.epochs(2):\n    for step in run.steps(loader):\n        for a, b in step: run.backward(F.mse_loss(model(a), b))\n        optimizer.step(); optimizer.zero_grad()\n        "
     killed = script(body="last = float(step.loss)", behind=second + KILL.format(20))
     ended = run_script(tmp_path, killed, "-n", "2")
-    before, behind = ended.err.split("restart  ")
+    before, behind = ended.err.split("LOST  ")
     assert "the script reads last behind this loop and no state holds it" in before
     assert before.count("behind this loop") == 1
     assert ended.code == 2
@@ -124,7 +124,7 @@ def test_folds_that_keep_their_scores_by_fold_go_on_and_others_are_told_before_a
     kept = {"start": "run.state.scores = {}", "inside": "run.state.scores[fold] = tally.mean()['loss']", "behind": "", "scores": "run.state.scores.values()"}  # fmt: skip
     whole = run_script(tmp_path, FOLDS.format(kill="", **kept), "-n", "2")
     killed = run_script(tmp_path, FOLDS.format(kill=KILL.format(14), **kept), "-n", "2")
-    assert "restart  " in killed.err
+    assert "LOST  " in killed.err
     assert (killed.bits, killed.out.splitlines()[-1]) == (whole.bits, whole.out.splitlines()[-1])
     assert "behind this loop" not in killed.err
     own = {"start": "scores = []", "inside": "", "behind": "scores.append(tally.mean()['loss'])", "scores": "scores"}

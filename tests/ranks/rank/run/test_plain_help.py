@@ -12,6 +12,7 @@ SCRIPT = """
     run = samebits.init()
     torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 """
+MODEL = "import torch; model = samebits.init().prepare(torch.nn.Linear(2, 1))"
 HELP = "help: To keep exact numerics, write `x.view(-1)[index] = values`."
 
 
@@ -36,22 +37,19 @@ def test_under_torchrun_each_rank_says_it(tmp_path):
     assert f"[rank0]: {HELP}" in ended.err or f"[rank1]: {HELP}" in ended.err
 
 
-def test_a_mistake_in_a_plain_script_is_its_line_and_two_more(tmp_path):
-    text = """
-        import torch
-        import samebits
-
-        run = samebits.init()
-        model = run.prepare(torch.nn.Linear(2, 1))
-        model(torch.ones(3, 2)).sum().backward()
-    """
-    ended = start_python(tmp_path, write_script(tmp_path, text)).finish()
-    assert ended.code == 1
-    file, line, problem, fix = ended.err[ended.err.index("  File") :].splitlines()[:4]
-    assert (file.endswith('script.py", line 7, in <module>'), line.strip()) == (
-        True,
-        "model(torch.ones(3, 2)).sum().backward()",
-    )
-    assert problem.startswith("error: loss.backward() was called on a prepared model")
-    assert fix.startswith("help: Call run.backward(loss)")
-    assert "site-packages" not in ended.err
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("samebits.init(lanes=-1)", "`lanes` must be"),
+        ("samebits.init().steps(3)", "run.steps needs"),
+        (f"{MODEL}; model(torch.ones(3, 2)).sum().backward()", "loss.backward() was called on a prepared model"),
+    ],
+)
+def test_a_misuse_is_two_lines_and_no_frame_of_the_package(tmp_path, line, problem):
+    ended = start_python(tmp_path, write_script(tmp_path, f"import samebits\n{line}\n")).finish()
+    assert ended.code == 2
+    said, fix = ended.err.splitlines()[-2:]
+    assert said.startswith(f"error: script.py:2: {problem}")
+    assert fix.startswith("help: ")
+    assert "Traceback" not in ended.err
+    assert '.py"' not in ended.err

@@ -46,9 +46,9 @@ def test_the_sentence_says_how_long():
     assert found.text == "rank 1 takes 48 ms a step in compute, the others 20 ms, and wait for it"
 
 
-def test_the_summary_counts_samples_and_says_what_would_help():
+def test_the_summary_says_what_would_help():
     told = summary([spent(data=10), spent(data=10)])
-    assert (round(told.samples_per_s), told.step_s) == (941, pytest.approx(0.034))
+    assert told.step_s == pytest.approx(0.034)
     assert told.shares == {"data": 29, "compute": 59, "exchange": 6, "optimizer": 6, "other": 0}
     assert told.slowest == ""
     assert told.advice.startswith("data 29%: more loader workers")

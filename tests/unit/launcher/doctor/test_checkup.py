@@ -244,7 +244,13 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
         (tmp_path / "shm" / name).touch()
     assert orphaned_shared_memory(tmp_path / "shm", tmp_path) == [f"torch_{gone}_1_0"]
     row = leftover_row([11], ["torch_5_1_0"])
-    assert (row.state, "kill" in row.fix, "clean" in row.fix) == (State.NOTE, False, False)
+    assert (row.state, row.fix) == (
+        State.NOTE,
+        (
+            "ps -o pid,user,cgroup,args -p 11, and kill what is yours and no container's; "
+            "rm /dev/shm/torch_5_1_0, if no container has them"
+        ),
+    )
     assert "launcher is gone (11)" in row.text
     assert leftover_row([], ["samebits-0"], [tmp_path]).fix == "samebits clean"
     assert leftover_row([], []).text == "none"

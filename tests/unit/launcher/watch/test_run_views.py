@@ -98,6 +98,10 @@ def test_what_a_rank_did_last_is_told_when_it_has_ended(tmp_path):
         ({"code": 0, "signal": 0}, "came to its end"),
         ({"code": 137, "signal": 9}, "killed by signal 9 (SIGKILL)"),
         ({"code": 3, "signal": 0}, "ended with exit code 3"),
+        (
+            {"code": 143, "signal": 15, "stopped": True},
+            "stopped by samebits, as another rank or a signal ended the run",
+        ),
         ({"code": "x", "signal": [1 << 99]}, "in the script since step 276"),
         (None, "in the script since step 276"),
     ],
@@ -524,3 +528,11 @@ def test_the_newest_run_is_found_while_others_vanish(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "iterdir", vanishing)
     assert run_at(None, tmp_path).folder.path == tmp_path / "run"
+
+
+def test_no_line_of_a_block_is_blank_but_indented(tmp_path):
+    folder = made(tmp_path / "run")
+    block = "FAILED    rank 1\n\n  | Traceback\n\n  log     x"
+    folder.outcome.write_text(json.dumps({"exit_code": 1, "duration_s": 3.5, "signal": 0, "block": block}))
+    told = CliRunner().invoke(diagnose, [str(folder.path)])
+    assert "FAILED    rank 1\n\n    | Traceback\n\n    log     x\n" in told.output

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.errors import UsageError
 from samebits.notices import say
-from samebits.protocol.journal.ring import Phase
+from samebits.protocol.journal.ring import FETCH, Phase
 from samebits.protocol.layout.schedule import Kind
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.caller import where
@@ -224,7 +224,7 @@ class Step:
         """The batch of a lane, by its position among this rank's; those before it are fetched first."""
         run = self._run
         while position >= len(self._batches):
-            run.components.step_timer.enter(Phase.DATA, "fetch")
+            run.components.step_timer.enter(Phase.DATA, FETCH)
             self._batches.append(self._next())
             for fetched in run.components.observers.fetched:
                 fetched(self._lanes[len(self._batches) - 1], self._batches[-1])

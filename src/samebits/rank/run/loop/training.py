@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch.utils.data import DataLoader
 
 from samebits.errors import SamebitsError, UsageError
-from samebits.protocol.journal.ring import Phase
+from samebits.protocol.journal.ring import BETWEEN_STEPS, IN_STEP, Phase
 from samebits.protocol.layout.stream_key import Domain
 from samebits.rank.checks import labels
 from samebits.rank.checks.loss_gauge import settle_losses
@@ -256,6 +256,7 @@ def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     run.components.states.enter_step()
     run.loop_state.position.region = Region.STEP
     run.components.step_timer.step = step.number
+    run.components.step_timer.enter(Phase.SCRIPT, IN_STEP)
     for begin_step in run.components.observers.begin_step:
         begin_step(step.number, step.num_samples, is_first)
 
@@ -266,7 +267,7 @@ def _finish_step(run: RunState, num_samples: int) -> None:
     step_timer = run.components.step_timer
     if step_timer.step == SETTLED_STEP:
         give_back_freed_memory()
-    step_timer.enter(Phase.SCRIPT, "between steps")
+    step_timer.enter(Phase.SCRIPT, BETWEEN_STEPS)
     for end_step in run.components.observers.end_step:
         end_step()
 

@@ -1,0 +1,64 @@
+"""What a shell completes: files for scripts, the runs below the run folder, names of strategies and trackers.
+
+`samebits completion bash` prints what the shell reads once; it asks `samebits` again at each Tab.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from samebits.protocol.run_folder import runs_folder
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+VARIABLE = "_SAMEBITS_COMPLETE"
+EPILOG = """\b
+Once, for the shell that you use:
+  samebits completion bash >> ~/.bashrc
+  samebits completion zsh >> ~/.zshrc
+  samebits completion fish > ~/.config/fish/completions/samebits.fish
+
+\b
+Exit code: 0; 2 for another shell."""
+
+
+def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, as the shell completes them."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The runs below the run folder, the newest first; where none begins like this, files and folders."""
+    try:
+        with os.scandir(runs_folder(os.environ)) as entries:
+            found = sorted(
+                (one for one in entries if one.name.startswith(incomplete) and one.name[0] != "." and one.is_dir()),
+                key=lambda one: -one.stat().st_mtime,
+            )
+    except OSError:
+        found = []
+    return [CompletionItem(one.name) for one in found] or files(ctx, param, incomplete)
+
+
+def one_of(names: Sequence[str]) -> Complete:
+    """One of these names; the last of several behind commas."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
+
+    return complete
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands, options, scripts and runs."""
+    from samebits.cli.main import commands
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(commands, {}, "samebits", VARIABLE).source())

@@ -288,6 +288,7 @@ REPLICAS_APART = Finding(
         "Build DistributedDataParallel again after freezing or unfreezing, and compute every loss inside its forward.",
         "Use `find_unused_parameters=True` where ranks use different parts of the model.",
         "If only rank 0 loaded other weights after the training, nothing is wrong.",
+        "If the script averages its replicas now and then (post-local SGD), they are apart in between: average once more before they are saved.",
     ),
 )
 

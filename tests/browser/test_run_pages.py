@@ -13,6 +13,7 @@ from samebits.show.live import LiveRun
 from samebits.show.server import LivePage
 from tests.support.browser import Page, browser, missing
 from tests.support.launching import Finished, start, start_python, until, write_script
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -96,6 +97,14 @@ def test_a_live_page_says_in_words_what_the_ranks_wait_for(tmp_path: Path) -> No
         watch.clean_up()
 
 
+@promise(
+    "bad-input-and-what-a-person-is-told",
+    "Demo, live page, report and comparison have no error, no overflow and a contrast of 4.5 in a real browser, 1280 and 390 pixels wide, light and dark; what is hostile or half written is shown as text",
+    also=[
+        "test_a_live_page_says_in_words_what_the_ranks_wait_for",
+        "test_half_written_hostile_and_absent_runs_have_a_page",
+    ],
+)
 def test_reports_say_how_a_run_ended_and_a_comparison_keeps_its_words_whole(tmp_path: Path) -> None:
     assert run_of(tmp_path, "good", "0.1", "ends").code == 0
     failed = run_of(tmp_path, "failed", "0.2", "fails")

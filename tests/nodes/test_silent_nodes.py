@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.hosts import Host, network, why_not
 from tests.support.launching import Running, until, write_script
+from tests.support.promises import promise
 from tests.support.several_nodes import write_key
 
 pytestmark = [
@@ -77,6 +78,11 @@ def launched(hosts: list[Host], tmp_path: Path, text: str, *words: str) -> list[
     return started
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "Where packets between two nodes get lost, the path is named first, and not the script; a one-way cut is not called mended",
+    also=["test_a_node_that_hears_but_is_not_heard_says_nobody_is_back_and_what_to_do_when_given_up"],
+)
 def test_where_packets_get_lost_the_path_is_named_first_and_the_script_is_not(tmp_path: Path) -> None:
     with network(2, relayed=True) as hosts:
         started = launched(hosts, tmp_path, TRAIN)

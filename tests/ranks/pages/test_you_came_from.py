@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.environment import ROOT
 from tests.support.launching import LIMIT_S, start
+from tests.support.promises import promise
 
 pytestmark = [pytest.mark.ranks, pytest.mark.every_row]
 
@@ -76,6 +77,10 @@ def missing(shown: list[str], lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     "section", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.thorough) for name in sections()]
+)
+@promise(
+    "pages",
+    "Eight public threads: plain torch shows the trouble of each, and the command behind it ends it, as the page prints both",
 )
 def test_a_trouble_is_shown_and_ended(section: str, tmp_path: Path) -> None:
     for number, (command, shown) in enumerate(sections()[section]):

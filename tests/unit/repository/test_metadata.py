@@ -69,3 +69,13 @@ def test_on_an_index_no_link_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
     assert "Read on" not in prose
     assert "<!--" not in prose
     assert made["text"].startswith("# samebits")
+
+
+def test_the_recipe_for_conda_says_what_the_package_says() -> None:
+    text = (ROOT / "shipping/conda/recipe.yaml").read_text()
+    assert text.startswith("# Never run: ")
+    recipe = yaml.safe_load(text)
+    needed = {name.partition(";")[0].strip().replace("torch>", "pytorch>") for name in PROJECT["dependencies"]}
+    python = f"python{PROJECT['requires-python']}"
+    assert {one.replace(" ", "") for one in recipe["requirements"]["run"]} == needed | {python}
+    assert (recipe["context"]["version"], recipe["about"]["summary"]) == (samebits.__version__, PROJECT["description"])

@@ -37,6 +37,7 @@ from samebits.show.screen import AXIS, braille, screen_of
 from samebits.show.server import HOST, LivePage
 from samebits.show.story import RecordReader, read_record, story_of
 from samebits.show.trace import write_trace
+from tests.support.promises import promise
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
 
@@ -239,6 +240,11 @@ def strange(live):
     }
 
 
+@promise(
+    "shut",
+    "Strangers at a live page's port learn nothing, print nothing and keep no thread; its token is in no command line",
+    also=["test_a_browser_is_led_to_the_page_by_a_file_that_only_its_user_can_read"],
+)
 def test_strangers_learn_nothing_print_nothing_and_keep_no_thread(capfd, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_S", 0.2)
     with LivePage(lambda: {"secret": 1}) as live:

@@ -48,7 +48,7 @@ def test_under_torchrun_each_rank_says_it(tmp_path):
 def test_a_misuse_is_two_lines_and_no_frame_of_the_package(tmp_path, line, problem):
     ended = start_python(tmp_path, write_script(tmp_path, f"import samebits\n{line}\n")).finish()
     assert ended.code == 2
-    said, fix = ended.err.splitlines()[-2:]
+    said, fix = ended.err[ended.err.index("error: ") :].splitlines()[:2]
     assert said.startswith(f"error: script.py:2: {problem}")
     assert fix.startswith("help: ")
     assert "Traceback" not in ended.err

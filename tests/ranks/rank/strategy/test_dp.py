@@ -278,7 +278,7 @@ def loss_in_forward(mean):
 def method_only():
     run = samebits.init()
     model = Watcher()
-    model, loader = run.prepare(model, DataLoader(torch.randn(4, 4), batch_size=2))
+    model, loader = run.prepare(model, DataLoader(torch.randn(8, 4), batch_size=4))
     told = io.StringIO()
     with contextlib.redirect_stderr(told):
         for step in run.steps(loader):

@@ -11,7 +11,7 @@ MOST_LINES = {
     "bench": 1_319,
     "cli": 4_490,
     "integrations": 2_210,
-    "launcher": 16_642,
+    "launcher": 16_641,
     "machine": 2_790,
     "protocol": 7_786,
     "rank": 83,

@@ -68,7 +68,7 @@ def headline(ended):
 def test_a_failed_kernel_is_told_as_one_with_what_finds_its_line(tmp_path):
     ended = failed(tmp_path, "device-side assert triggered")
     assert ended.code == 1
-    assert headline(ended).startswith("FAILED    rank 2, in step 3 (2 done), forward and backward lane")
+    assert headline(ended).startswith("FAILED    rank 2, in step 3 (2 done), forward and backward, lane")
     assert headline(ended).endswith(f": torch.AcceleratorError: {KERNEL}")
     assert "were stopped because of this" in ended.err
     assert (

@@ -285,7 +285,7 @@ def test_the_journals_last_work_is_in_the_headline() -> None:
     ]
     block = blamed(RankEnd(1, 137, 9, 9, False, None), Evidence(tail, Path("log"), "", "because"))
     assert block.splitlines()[:3] == [
-        "FAILED    rank 1, in step 7 (6 done), exchange all_reduce: killed by signal 9 (SIGKILL)",
+        "FAILED    rank 1, in step 7 (6 done), exchange, all_reduce: killed by signal 9 (SIGKILL)",
         "  where   last seen at /nowhere/train.py:31",
         "  why     because",
     ]

@@ -186,8 +186,7 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
     if doing is not None and doing.step:
         parts.append(step_text(doing.step, is_in_step=doing.is_in_step))
     if doing is not None and doing.phase is not Phase.START:
-        detail = doing.operation if doing.phase in _DETAILED else ""
-        parts.append(f"{PHASES[doing.phase]} {detail}".rstrip())
+        parts += filter(None, [PHASES[doing.phase], doing.operation if doing.phase in _DETAILED else ""])
     if end.failure is not None:
         what = end.failure.mistake[0] if end.failure.kind is FailureKind.USAGE else end.failure.error
     else:

@@ -15,7 +15,7 @@ from samebits.errors import UsageError
 from samebits.protocol.run_folder import runs_folder, write_private
 
 if TYPE_CHECKING:
-    from samebits.show.story import Record
+    from samebits.show.run_data import RunData
 
 MOST_RUNS = 20
 EPILOG = """\b
@@ -37,23 +37,24 @@ def report(output: str, fail_slower: str | None, runs: tuple[str, ...]) -> None:
     """Write what there is to see of a run into one HTML file; of several, how they differ."""
     from samebits.launcher.watch.places import run_at
     from samebits.show.report import comparison_data, page
-    from samebits.show.story import read_record, story_of
+    from samebits.show.run_data import read_run_data
+    from samebits.show.story import story_of
 
     most = _share(fail_slower) if fail_slower is not None else None
     if most is not None and len(runs) < 2:
         raise UsageError("--fail-slower compares runs, but there is only one.", "Name the run to compare with first.")
     if len(runs) > MOST_RUNS:
         raise UsageError(f"{len(runs)} runs are too many for one page.", f"Name {MOST_RUNS} at most.")
-    records = [read_record(run_at(word, runs_folder(os.environ)).folder) for word in runs or (None,)]
+    several = [read_run_data(run_at(word, runs_folder(os.environ)).folder) for word in runs or (None,)]
     data = (
-        {"mode": "report", "story": story_of(records[0])}
-        if len(records) == 1
-        else comparison_data(records, most_slower=most)
+        {"mode": "report", "story": story_of(several[0])}
+        if len(several) == 1
+        else comparison_data(several, most_slower=most)
     )
     _write(Path(output), page(data))
     click.echo(output)
-    if len(records) > 1:
-        _tell(records, most)
+    if len(several) > 1:
+        _tell(several, most)
 
 
 def _write(path: Path, text: str) -> None:
@@ -63,14 +64,14 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}.", "Name another file with -o.") from None
 
 
-def _tell(records: list[Record], most: float | None) -> None:
+def _tell(several: list[RunData], most: float | None) -> None:
     from samebits.show.report import compare, slower
 
-    compared = [compare(records[0], other) for other in records[1:]]
+    compared = [compare(several[0], other) for other in several[1:]]
     for one in compared:
         speed = f"{one.ratio:.2f} times the speed" if one.ratio == one.ratio else "speed not known"
         difference = f"first other value: {one.difference}" if one.difference else "no metric differs"
-        click.echo(f"{one.name}: {speed} of {records[0].name}; {difference}")
+        click.echo(f"{one.name}: {speed} of {several[0].name}; {difference}")
     if most is not None and slower(compared, most):
         sys.exit(1)
 

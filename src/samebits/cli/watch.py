@@ -42,8 +42,8 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
     from samebits.launcher.watch.places import run_at
     from samebits.launcher.watch.table import show_table, table_of, total_of
     from samebits.launcher.watch.view import Viewer
+    from samebits.show.run_data import RunDataReader
     from samebits.show.screen import screen_of
-    from samebits.show.story import RecordReader
 
     found = run_at(run, runs_folder(os.environ))
     if web:
@@ -59,7 +59,7 @@ def watch(run: str | None, *, once: bool, as_json: bool, web: bool, port: int, b
         console.print(total_of(view), soft_wrap=True, markup=False)
         show_table(table_of(view), console)
         return
-    reader = RecordReader(found.folder)
+    reader = RunDataReader(found.folder)
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:

@@ -18,8 +18,9 @@ from samebits.machine.held_folder import TemporaryFolder
 from samebits.machine.visible import visible
 from samebits.protocol.run_folder import RunFolder, write_private
 from samebits.show.ranks import rank_rows
+from samebits.show.run_data import RunData, RunDataReader
 from samebits.show.server import LivePage
-from samebits.show.story import Record, RecordReader, story_of
+from samebits.show.story import story_of
 
 
 @dataclass
@@ -31,7 +32,7 @@ class LiveRun:
     """
 
     path: Path
-    _reader: RecordReader = field(init=False)
+    _reader: RunDataReader = field(init=False)
     killed: dict[int, float] = field(default_factory=dict)
     """Ranks that somebody killed from the page, and when."""
     _reached: int = 0
@@ -39,22 +40,22 @@ class LiveRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._reader = RecordReader(RunFolder(self.path))
+        self._reader = RunDataReader(RunFolder(self.path))
 
     def state(self) -> dict[str, Any]:
         """What the page shows now."""
         with self._lock:
-            record = self._reader.read()
+            data = self._reader.read()
             rows, is_over = self.ranks()
             self._reached = max([self._reached, *(row["step"] for row in rows)])
-            if record.is_elsewhere:
-                rows = [row | {"pid": 0, "state": "ended" if record.ended is not None else "works"} for row in rows]
+            if data.is_elsewhere:
+                rows = [row | {"pid": 0, "state": "ended" if data.ended is not None else "works"} for row in rows]
                 is_over = False
             return {
-                "story": story_of(record),
-                "ranks": rank_rows(rows, record.events, self.killed, self._reached),
-                "is_over": record.ended is not None or is_over,
-                "note": "" if record.ended is not None or not is_over else "The launcher of this run is gone.",
+                "story": story_of(data),
+                "ranks": rank_rows(rows, data.events, self.killed, self._reached),
+                "is_over": data.ended is not None or is_over,
+                "note": "" if data.ended is not None or not is_over else "The launcher of this run is gone.",
             }
 
     def ranks(self) -> tuple[list[dict[str, Any]], bool]:
@@ -75,7 +76,7 @@ class LiveRun:
         return next((row["pid"] for row in rows if row["rank"] == rank), 0)
 
     @property
-    def record(self) -> Record:
+    def data(self) -> RunData:
         """All that the run has left so far."""
         with self._lock:
             return self._reader.read()

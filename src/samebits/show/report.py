@@ -10,7 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from samebits.show.curves import first_difference
-from samebits.show.story import Record, story_of
+from samebits.show.run_data import RunData
+from samebits.show.story import story_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Compared:
     """`loss at step 12`; empty where every metric that both logged agrees to the last bit."""
 
 
-def compare(first: Record, other: Record) -> Compared:
+def compare(first: RunData, other: RunData) -> Compared:
     """Compare a run with the first."""
     found = []
     # A branch has nothing of the steps before it.
@@ -35,12 +36,12 @@ def compare(first: Record, other: Record) -> Compared:
     return Compared(other.name, other.samples_per_s / first.samples_per_s, f"{name} at step {step}" if name else "")
 
 
-def comparison_data(records: Sequence[Record], *, most_slower: float | None = None) -> dict[str, Any]:
+def comparison_data(runs: Sequence[RunData], *, most_slower: float | None = None) -> dict[str, Any]:
     """What the page of several runs shows; `most_slower`: a share, 0.1 for 10 %."""
-    compared = [compare(records[0], other) for other in records[1:]]
+    compared = [compare(runs[0], other) for other in runs[1:]]
     speeds = [
-        _speed(records[0], 1.0),
-        *(_speed(one, found.ratio) for one, found in zip(records[1:], compared, strict=True)),
+        _speed(runs[0], 1.0),
+        *(_speed(one, found.ratio) for one, found in zip(runs[1:], compared, strict=True)),
     ]
     told = ["", *(found.difference or "none" for found in compared)]
     slow = slower(compared, most_slower) if most_slower is not None else []
@@ -48,7 +49,7 @@ def comparison_data(records: Sequence[Record], *, most_slower: float | None = No
     verdict = None if most_slower is None else {"ok": not slow, "text": f"At most {most_slower:.0%} slower: {text}"}
     return {
         "mode": "comparison",
-        "stories": [story_of(record) for record in records],
+        "stories": [story_of(data) for data in runs],
         "differences": told,
         "speeds": speeds,
         "verdict": verdict,
@@ -60,8 +61,8 @@ def slower(compared: Sequence[Compared], most: float) -> list[Compared]:
     return [one for one in compared if not one.ratio >= 1 - most]
 
 
-def _speed(record: Record, ratio: float) -> dict[str, float | None]:
-    rate = record.samples_per_s
+def _speed(data: RunData, ratio: float) -> dict[str, float | None]:
+    rate = data.samples_per_s
     return {
         "samples_per_s": rate if math.isfinite(rate) else None,
         "ratio": ratio if math.isfinite(ratio) else None,

@@ -12,7 +12,8 @@ from samebits.launcher.watch.table import table_of, total_of
 from samebits.launcher.watch.view import View
 from samebits.machine.visible import visible
 from samebits.protocol.events import Event, Kind, finite, of_kind
-from samebits.show.story import PARTS, Record, event_text, time_text
+from samebits.show.run_data import PARTS, RunData
+from samebits.show.story import event_text, time_text
 
 COLOURS = {"data": "yellow", "compute": "blue", "exchange": "red", "optimizer": "green", "other": "bright_black"}
 STYLES = {
@@ -30,36 +31,36 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a braille character: rows from the top, two columns."""
 
 
-def screen_of(record: Record, view: View, height: int, width: int) -> Group:
+def screen_of(data: RunData, view: View, height: int, width: int) -> Group:
     """The whole screen.
 
     Args:
-        record: what the run has left so far.
+        data: what the run has left so far.
         view: its ranks.
         height: the rows that there are.
         width: the columns.
     """
-    rows: list[RenderableType] = [_head(record)]
-    curve = _loss(record)
+    rows: list[RenderableType] = [_head(data)]
+    curve = _loss(data)
     if len(curve) > 1 and height >= LEAST_ROWS:
         rows += [Text(line, style="cyan") for line in braille(curve, width - AXIS, CURVE_ROWS)]
-    paces = of_kind(record.events, Kind.PACE)
+    paces = of_kind(data.events, Kind.PACE)
     if paces and isinstance(shares := paces[-1].fields.get("shares"), dict):
         rows.append(_split(shares, paces[-1].number("step_ms"), width))
-    told = [event for event in record.events if event.kind not in {Kind.PACE, Kind.EVALUATION}][-NUM_EVENTS:]
+    told = [event for event in data.events if event.kind not in {Kind.PACE, Kind.EVALUATION}][-NUM_EVENTS:]
     left = height - len(rows) - len(told) - 4
     rows += [
         Text(total_of(view)),
         table_of(view, max(left, 1), width),
-        *(_event(one, record.began_s, width) for one in told),
+        *(_event(one, data.began_s, width) for one in told),
     ]
     return Group(*rows)
 
 
-def _head(record: Record) -> Text:
-    paces = of_kind(record.events, Kind.PACE)
+def _head(data: RunData) -> Text:
+    paces = of_kind(data.events, Kind.PACE)
     text = Text()
-    text.append(record.script.rpartition("/")[2], style="bold")
+    text.append(data.script.rpartition("/")[2], style="bold")
     if paces:
         last = paces[-1]
         epoch, epochs = last.number("epoch"), last.number("num_epochs")
@@ -71,16 +72,16 @@ def _head(record: Record) -> Text:
         if math.isfinite(left) and epochs > 0 and left > 0:
             text.append(f"  {time_text(left * last.number('step_ms') / 1e3)} left")
         text.append(f"  {last.number('samples_per_s'):,.0f} samples/s")
-    loss = _loss(record)
+    loss = _loss(data)
     if loss:
         text.append(f"  loss {loss[-1]:.4g}", style="cyan")
     return text
 
 
-def _loss(record: Record) -> list[float]:
+def _loss(data: RunData) -> list[float]:
     """Its finite values; of a long curve as many, evenly spread, as the widest terminal shows, the last one among them."""
-    curve = record.curves.loss
-    values = curve.values if curve is not None else [one.number("loss") for one in of_kind(record.events, Kind.PACE)]
+    curve = data.curves.loss
+    values = curve.values if curve is not None else [one.number("loss") for one in of_kind(data.events, Kind.PACE)]
     if (size := len(values)) > MOST_VALUES:
         values = [values[number * size // MOST_VALUES - 1] for number in range(1, MOST_VALUES + 1)]
     return [value for value in values if math.isfinite(value)]

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-import platform
 import re
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samebits.errors import UsageError
 from samebits.launcher.diagnosis.findings import FINDINGS
-from samebits.launcher.diagnosis.spent import TIME_NAMES
 from samebits.launcher.watch.diagnosis import block_in, not_in
-from samebits.launcher.watch.places import run_at
 from samebits.launcher.watch.table import duration_text
-from samebits.machine.processes import began_ticks
 from samebits.machine.visible import visible, visible_lines
-from samebits.protocol.branch import Course
 from samebits.protocol.case import cases_in
-from samebits.protocol.events import SCHEMA, Event, EventReader, Kind, finite, of_kind
-from samebits.protocol.run_folder import RunFolder, read_json
-from samebits.show.curves import CurveReader, Curves
+from samebits.protocol.events import SCHEMA, Event, Kind, finite, of_kind
+from samebits.show.curves import Curves
+from samebits.show.run_data import PARTS, RunData, dicts_in, positive_or_zero, seconds_in
 
-PARTS = tuple(TIME_NAMES.values())
 MOST_EVENTS = 500
 MOST_RANKS = 1024
 MOST_FINDINGS = 20
@@ -36,197 +27,117 @@ MOST_LETTERS = 20_000
 PACKAGE = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Record:
-    """All that a run left."""
-
-    folder: RunFolder
-    plan: dict[str, Any]
-    summary: dict[str, Any]
-    """Empty until the run has ended."""
-    decided: dict[str, Any]
-    events: list[Event]
-    curves: Curves
-
-    @property
-    def name(self) -> str:
-        return visible(self.folder.path.name)
-
-    @property
-    def script(self) -> str:
-        """The script as it was named on the command line."""
-        return visible(str(self.plan.get("script") or self.plan.get("module") or self.plan.get("function") or ""))
-
-    @property
-    def course(self) -> Course:
-        """The run from which it was branched, and the steps whose samples it passed over."""
-        with suppress(ValueError):
-            return Course.read(self.plan)
-        return Course()
-
-    @property
-    def began_s(self) -> float:
-        """When it began, since 1970."""
-        return self.events[0].time_s if self.events else time.time()
-
-    @property
-    def ended(self) -> Event | None:
-        """Its end; None while it runs, or where its launcher was killed."""
-        ends = of_kind(self.events, Kind.END)
-        return ends[-1] if ends else None
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether its launcher is, or was, on another machine, whose processes nobody sees from here."""
-        starts = of_kind(self.events, Kind.START)
-        # A tuple, because a hostile folder may hold a list, which no set takes.
-        return bool(starts) and starts[-1].fields.get("host") not in (None, platform.node())
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its launcher has gone without an end, as far as one can see from here."""
-        with suppress(UsageError):
-            pid, ticks = run_at(str(self.folder.path), self.folder.path).launcher
-            return not (self.ended or self.is_elsewhere) and pid > 0 and began_ticks(pid) != ticks
-        return False
-
-    @property
-    def samples_per_s(self) -> float:
-        """While it trained, all ranks together; NaN where it is not known."""
-        spent = list(_dicts(self.summary.get("time")).values())
-        samples = sum(_positive(one.get("samples")) for one in spent)
-        seconds = max((sum(_seconds(one).values()) for one in spent), default=0.0)
-        return samples / seconds if seconds > 0 and samples > 0 else math.nan
-
-
-class RecordReader:
-    """Reads a run's folder again and again; it may be half written or hostile. Of long files only what is new."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._events, self._curves = folder, EventReader(folder.events), CurveReader(folder.metrics)
-
-    def read(self) -> Record:
-        """All that is there now."""
-        plan, summary, decided = map(read_json, (self._folder.plan, self._folder.summary, self._folder.decided))
-        return Record(self._folder, plan, summary, decided, self._events.read(), self._curves.read())
-
-
-def read_record(folder: RunFolder) -> Record:
-    """Read a run's folder, at one look."""
-    return RecordReader(folder).read()
-
-
-def story_of(record: Record) -> dict[str, Any]:
+def story_of(data: RunData) -> dict[str, Any]:
     """What the page of one run shows."""
-    status = _status(record)
+    status = _status(data)
     return {
         "schema": SCHEMA,
-        "name": record.name,
-        "title": f"{Path(record.script).name or 'a run'} on {_count(_ranks(record), 'rank')}: {status}",
+        "name": data.name,
+        "title": f"{Path(data.script).name or 'a run'} on {_count(_ranks(data), 'rank')}: {status}",
         "status": status,
         "is_bad": status not in {"running", "finished", "stopped"},
-        "sub": _sub(record),
-        "failure": visible_lines(block_in(record.folder))[:MOST_LETTERS],
-        "findings": _findings(record),
-        "cards": _cards(record),
-        "curves": curves_told(record.curves),
-        "is_whole": record.curves.is_whole,
-        "branch": _branch_text(record),
-        "marks": [*_branch_mark(record), *_marks(record.events)],
-        "pace": _pace(record),
-        "memory": _memory(record),
-        "time": _time(record),
-        "events": _events(record),
-        "bits": _bits(record),
+        "sub": _sub(data),
+        "failure": visible_lines(block_in(data.folder))[:MOST_LETTERS],
+        "findings": _findings(data),
+        "cards": _cards(data),
+        "curves": curves_told(data.curves),
+        "is_whole": data.curves.is_whole,
+        "branch": _branch_text(data),
+        "marks": [*_branch_mark(data), *_marks(data.events)],
+        "pace": _pace(data),
+        "memory": _memory(data),
+        "time": _time(data),
+        "events": _events(data),
+        "bits": _bits(data),
     }
 
 
-def _status(record: Record) -> str:
-    end = record.ended
+def _status(data: RunData) -> str:
+    end = data.ended
     if end is None:
-        return "left without an end: its launcher is gone" if record.is_left else "running"
+        return "left without an end: its launcher is gone" if data.is_left else "running"
     if end.fields.get("signal"):
         return "stopped"
     return "finished" if end.fields.get("exit_code") == 0 else f"failed with exit code {end.fields.get('exit_code')}"
 
 
-def _ranks(record: Record) -> int:
-    starts = of_kind(record.events, Kind.START)
-    ranks = starts[-1].fields.get("ranks") if starts else record.plan.get("ranks")
+def _ranks(data: RunData) -> int:
+    starts = of_kind(data.events, Kind.START)
+    ranks = starts[-1].fields.get("ranks") if starts else data.plan.get("ranks")
     return ranks if isinstance(ranks, int) and 0 < ranks < 1 << 20 else 0
 
 
-def _sub(record: Record) -> str:
-    versions = record.summary.get("versions")
+def _sub(data: RunData) -> str:
+    versions = data.summary.get("versions")
     torch = versions.get("torch") if isinstance(versions, dict) else None
-    began = time.strftime("%-d %B %Y, %H:%M", time.localtime(min(max(record.began_s, 0), 1e10)))
-    seconds = finite(record.ended.fields.get("seconds")) if record.ended is not None else math.nan
+    began = time.strftime("%-d %B %Y, %H:%M", time.localtime(min(max(data.began_s, 0), 1e10)))
+    seconds = finite(data.ended.fields.get("seconds")) if data.ended is not None else math.nan
     parts = [
-        record.name,
+        data.name,
         began,
         f"{time_text(seconds)}" if math.isfinite(seconds) else "",
         f"torch {torch}" if torch else "",
     ]
-    parts += [str(record.plan.get("device") or ""), _branch_text(record)]
-    parts.append(f"without the samples of {record.course.skipped.text}" if record.course.skipped else "")
+    parts += [str(data.plan.get("device") or ""), _branch_text(data)]
+    parts.append(f"without the samples of {data.course.skipped.text}" if data.course.skipped else "")
     return " · ".join(visible(part) for part in parts if part)
 
 
-def _cards(record: Record) -> list[dict[str, str]]:
-    kills, restarts = (len(of_kind(record.events, kind)) for kind in (Kind.KILL, Kind.RESTART))
-    again = sum(_positive(one.fields.get("steps_again")) for one in of_kind(record.events, Kind.RESTART))
-    cards = [*_last_values(record)]
+def _cards(data: RunData) -> list[dict[str, str]]:
+    kills, restarts = (len(of_kind(data.events, kind)) for kind in (Kind.KILL, Kind.RESTART))
+    again = sum(positive_or_zero(one.fields.get("steps_again")) for one in of_kind(data.events, Kind.RESTART))
+    cards = [*_last_values(data)]
     if kills or restarts:
         label = f"{_count(restarts, 'restart')}, {_count(int(again), 'step')} again"
         cards.append({"value": _count(kills, "kill"), "label": label if restarts else "nothing started again"})
-    rate = record.samples_per_s
-    paces = of_kind(record.events, Kind.PACE)
+    rate = data.samples_per_s
+    paces = of_kind(data.events, Kind.PACE)
     if not math.isfinite(rate) and paces:
         rate = paces[-1].number("samples_per_s")
     if math.isfinite(rate):
         cards.append({"value": f"{rate:,.0f} samples/s", "label": "while training"})
-    if (largest := _largest_part(record)) is not None:
+    if (largest := _largest_part(data)) is not None:
         part, share = largest
         cards.append({"value": f"{part} {share:.0%}", "label": "of a step’s time, the largest part"})
-    samples, step = str(record.summary.get("samples") or ""), max((one.step for one in record.events), default=0)
+    samples, step = str(data.summary.get("samples") or ""), max((one.step for one in data.events), default=0)
     what = re.sub(r"\d{4,15}", lambda found: f"{int(found[0]):,}", samples.partition(",")[0]).replace(" x ", " × ")
     if "each once" in samples:
         cards.append({"value": "each once", "label": what, "ok": "1"})
-    elif record.events:
-        cards.append({"value": f"{step:,}", "label": "steps done" if _status(record) == "finished" else "step reached"})
+    elif data.events:
+        cards.append({"value": f"{step:,}", "label": "steps done" if _status(data) == "finished" else "step reached"})
     return [{key: visible(value) for key, value in card.items()} for card in cards]
 
 
-def _largest_part(record: Record) -> tuple[str, float] | None:
+def _largest_part(data: RunData) -> tuple[str, float] | None:
     """What most of a step's time goes into, over all ranks, and its share."""
-    shares = [row["shares"] for row in _time(record)]
+    shares = [row["shares"] for row in _time(data)]
     whole = {part: sum(one[part] for one in shares) / len(shares) for part in PARTS} if shares else {}
     return max(whole.items(), key=lambda item: item[1], default=None)
 
 
-def _findings(record: Record) -> list[dict[str, str]]:
+def _findings(data: RunData) -> list[dict[str, str]]:
     """What has a name, its sentence, and what to do first; without those that the failure block has said."""
-    cases = not_in(block_in(record.folder), cases_in(record.folder.findings))
+    cases = not_in(block_in(data.folder), cases_in(data.folder.findings))
     return [
         {
             "name": case.finding,
             "title": FINDINGS[case.finding].title,
             "said": visible(case.said),
-            "fix": FINDINGS[case.finding].aid_afterwards if record.ended else FINDINGS[case.finding].first_aid,
+            "fix": FINDINGS[case.finding].aid_afterwards if data.ended else FINDINGS[case.finding].first_aid,
         }
         for case in cases
         if case.finding in FINDINGS
     ][-MOST_FINDINGS:]
 
 
-def _last_values(record: Record) -> list[dict[str, str]]:
-    loss, found = record.curves.loss, []
+def _last_values(data: RunData) -> list[dict[str, str]]:
+    loss, found = data.curves.loss, []
     if loss is not None:
         found.append(("last loss", loss.values[-1]))
     else:
-        losses = [one.number("loss") for one in of_kind(record.events, Kind.PACE) if one.fields.get("loss") is not None]
+        losses = [one.number("loss") for one in of_kind(data.events, Kind.PACE) if one.fields.get("loss") is not None]
         found += [("last loss", losses[-1])] if losses else []
-    others = [(name, curve.values[-1]) for name, curve in record.curves.by_name.items() if curve is not loss]
+    others = [(name, curve.values[-1]) for name, curve in data.curves.by_name.items() if curve is not loss]
     found += [(f"last {name}", value) for name, value in others[:1]]
     return [{"value": f"{value:.4g}", "label": label} for label, value in found]
 
@@ -248,15 +159,15 @@ def _marks(events: Sequence[Event]) -> list[dict[str, Any]]:
     return marks[:MOST_EVENTS]
 
 
-def _branch_text(record: Record) -> str:
+def _branch_text(data: RunData) -> str:
     """`branched from exp1 after step 1200`; empty for a run that began by itself."""
-    parent = record.course.parent
+    parent = data.course.parent
     return f"branched from {visible(parent.run)} after step {parent.step}" if parent is not None else ""
 
 
-def _branch_mark(record: Record) -> list[dict[str, Any]]:
-    parent = record.course.parent
-    return [{"step": parent.step, "kind": "branch", "text": _branch_text(record)}] if parent is not None else []
+def _branch_mark(data: RunData) -> list[dict[str, Any]]:
+    parent = data.course.parent
+    return [{"step": parent.step, "kind": "branch", "text": _branch_text(data)}] if parent is not None else []
 
 
 def _mark_text(event: Event) -> str:
@@ -264,18 +175,18 @@ def _mark_text(event: Event) -> str:
     return f"rank {rank}" if isinstance(rank, int) else str(event.kind)
 
 
-def _pace(record: Record) -> dict[str, list[Any]]:
-    paces = of_kind(record.events, Kind.PACE)
+def _pace(data: RunData) -> dict[str, list[Any]]:
+    paces = of_kind(data.events, Kind.PACE)
     return {
-        "at_s": [round(one.time_s - record.began_s, 1) for one in paces],
+        "at_s": [round(one.time_s - data.began_s, 1) for one in paces],
         "steps": [one.step for one in paces],
         "samples_per_s": [_or_none(one.number("samples_per_s")) for one in paces],
         "loss": [_or_none(one.number("loss")) for one in paces],
     }
 
 
-def _memory(record: Record) -> dict[str, Any]:
-    paces = of_kind(record.events, Kind.PACE)
+def _memory(data: RunData) -> dict[str, Any]:
+    paces = of_kind(data.events, Kind.PACE)
     held = [
         [_or_none(finite(one)) for one in event.fields.get("memory", ())[:MOST_RANKS]]
         if isinstance(event.fields.get("memory"), list)
@@ -284,33 +195,33 @@ def _memory(record: Record) -> dict[str, Any]:
     ]
     most = max((len(one) for one in held), default=0)
     rows = [[one[rank] if rank < len(one) else None for one in held] for rank in range(most)]
-    return {"at_s": [round(one.time_s - record.began_s, 1) for one in paces], "ranks": rows}
+    return {"at_s": [round(one.time_s - data.began_s, 1) for one in paces], "ranks": rows}
 
 
-def _time(record: Record) -> list[dict[str, Any]]:
+def _time(data: RunData) -> list[dict[str, Any]]:
     """Where the time of a step went, rank by rank: shares, and milliseconds."""
     rows = []
-    for rank, one in list(_dicts(record.summary.get("time")).items())[:MOST_RANKS]:
-        seconds = _seconds(one)
+    for rank, one in list(dicts_in(data.summary.get("time")).items())[:MOST_RANKS]:
+        seconds = seconds_in(one)
         whole = sum(seconds.values())
         if whole > 0 and math.isfinite(whole):
             shares = {part: round(took / whole, 4) for part, took in seconds.items()}
             rows.append({"rank": visible(rank), "shares": shares, "step_ms": _or_none(finite(one.get("step_ms")))})
     if not rows:
-        paces = [one.fields.get("shares") for one in of_kind(record.events, Kind.PACE)]
+        paces = [one.fields.get("shares") for one in of_kind(data.events, Kind.PACE)]
         if paces and isinstance(paces[-1], dict):
             shares = {part: _or_none(finite(paces[-1].get(part))) or 0.0 for part in PARTS}
             rows = [{"rank": "all", "shares": shares, "step_ms": None}]
     return rows
 
 
-def _events(record: Record) -> list[dict[str, Any]]:
-    told = [one for one in record.events if one.kind not in {Kind.PACE, Kind.EVALUATION}]
+def _events(data: RunData) -> list[dict[str, Any]]:
+    told = [one for one in data.events if one.kind not in {Kind.PACE, Kind.EVALUATION}]
     if len(told) > MOST_EVENTS:
         told = [*told[: MOST_EVENTS // 2], *told[-MOST_EVENTS // 2 :]]
     return [
         {
-            "at_s": round(one.time_s - record.began_s, 1),
+            "at_s": round(one.time_s - data.began_s, 1),
             "kind": str(one.kind),
             "step": one.step,
             "said": visible(event_text(one)),
@@ -346,11 +257,11 @@ def _texts(names: object, words: str) -> list[str]:
     return [f"{words} {visible(str(one))}" for one in names] if isinstance(names, list) else []
 
 
-def _bits(record: Record) -> dict[str, Any]:
-    bits = str(record.summary.get("bits") or "")
-    without = record.summary.get("resumed_without")
-    arithmetic = record.decided.get("arithmetic")
-    lanes, threads = record.decided.get("lanes"), record.decided.get("threads")
+def _bits(data: RunData) -> dict[str, Any]:
+    bits = str(data.summary.get("bits") or "")
+    without = data.summary.get("resumed_without")
+    arithmetic = data.decided.get("arithmetic")
+    lanes, threads = data.decided.get("lanes"), data.decided.get("threads")
     facts = [_count(lanes, "lane") if lanes else "", f"{_count(threads, 'thread')} per rank" if threads else ""]
     if isinstance(arithmetic, dict):
         facts += [
@@ -359,9 +270,9 @@ def _bits(record: Record) -> dict[str, Any]:
             f"precision {arithmetic.get('precision')}",
         ]
     found = [
-        *_texts(record.summary.get("lanes_hand_on"), "lanes hand on"),
-        *_texts(record.summary.get("samples_depend_on"), "samples depend on"),
-        *_texts(record.summary.get("not_looked_at"), "not looked at:"),
+        *_texts(data.summary.get("lanes_hand_on"), "lanes hand on"),
+        *_texts(data.summary.get("samples_depend_on"), "samples depend on"),
+        *_texts(data.summary.get("not_looked_at"), "not looked at:"),
     ]
     return {
         "bits": visible(bits),
@@ -369,15 +280,15 @@ def _bits(record: Record) -> dict[str, Any]:
         "facts": visible(" · ".join(fact for fact in facts if fact)),
         "without": [visible(str(one)) for one in without] if isinstance(without, list) else [],
         "commands": [
-            f"samebits run -n 1 {_course_words(record)}{_program_words(record)}",
-            f"samebits verify --ranks 1,2,4 {_program_words(record)}",
+            f"samebits run -n 1 {_course_words(data)}{_program_words(data)}",
+            f"samebits verify --ranks 1,2,4 {_program_words(data)}",
         ],
     }
 
 
-def _program_words(record: Record) -> str:
+def _program_words(data: RunData) -> str:
     """Options that its bits depend on, the script and its arguments: in this order, else the script would get the options."""
-    plan, decided, path = record.plan, record.decided, Path(record.script)
+    plan, decided, path = data.plan, data.decided, Path(data.script)
     lanes = plan.get("lanes") if decided.get("lanes_named", True) else decided.get("lanes")
     given = {"lanes": lanes, "threads": decided.get("threads")}
     given |= {name: plan.get(name) for name in ("precision", "numerics")}
@@ -386,33 +297,19 @@ def _program_words(record: Record) -> str:
         # The demo's script, wherever the package is installed.
         words += ["-m", ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)]
     else:
-        words += ["-m"] * bool(plan.get("module")) + [record.script or "train.py"]
+        words += ["-m"] * bool(plan.get("module")) + [data.script or "train.py"]
     args = plan.get("args")
     words += [one for one in args if isinstance(one, str)] if isinstance(args, list) else []
     return visible(shlex.join(words))
 
 
-def _course_words(record: Record) -> str:
+def _course_words(data: RunData) -> str:
     """The options with which a branch begins, and steps are passed over."""
-    course, parent = record.course, record.course.parent
+    course, parent = data.course, data.course.parent
     words = ["--from", f"{parent.run}@{parent.step}", "--name", "again"] if parent is not None else []
     words += ["--fresh", ",".join(course.fresh)] if course.fresh else []
     words += ["--skip-steps", str(course.skipped)] if course.skipped else []
     return f"{visible(shlex.join(words))} " if words else ""
-
-
-def _dicts(value: object) -> dict[str, dict[str, Any]]:
-    return {str(key): one for key, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
-
-
-def _seconds(told: dict[str, Any]) -> dict[str, float]:
-    """What a rank's steps took, part by part."""
-    return {part: _positive(told.get(f"{part}_s")) for part in PARTS}
-
-
-def _positive(value: object) -> float:
-    number = finite(value)
-    return number if number > 0 else 0.0
 
 
 def _count(number: object, noun: str) -> str:

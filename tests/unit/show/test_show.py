@@ -33,9 +33,10 @@ from samebits.show.curves import Curve, CurveReader, first_difference
 from samebits.show.demo.demo import SCRIPT
 from samebits.show.live import show_in_browser
 from samebits.show.report import compare, embedded, page, slower
+from samebits.show.run_data import RunDataReader, read_run_data
 from samebits.show.screen import AXIS, braille, screen_of
 from samebits.show.server import HOST, LivePage
-from samebits.show.story import RecordReader, read_record, story_of
+from samebits.show.story import story_of
 from samebits.show.trace import write_trace
 from tests.support.promises import promise
 
@@ -94,7 +95,7 @@ def test_metrics_that_are_too_many_are_read_evenly_and_the_page_says_so(folder):
         file.seek(MOST_BYTES)
         file.write(line)
     assert not CurveReader(folder.metrics).read().is_whole
-    assert not story_of(read_record(folder))["is_whole"]
+    assert not story_of(read_run_data(folder))["is_whole"]
 
 
 def test_the_first_other_value_is_found_to_the_last_bit():
@@ -107,7 +108,7 @@ def test_a_hostile_run_breaks_out_of_no_page(folder):
     logged(folder, [1.0, math.nan, math.inf])
     add_event(folder.events, Kind.START, 0, ranks=2, device=HOSTILE)
     add_event(folder.events, Kind.FINDING, 0, said=HOSTILE, finding=HOSTILE)
-    written = page({"mode": "report", "story": story_of(read_record(folder))})
+    written = page({"mode": "report", "story": story_of(read_run_data(folder))})
     assert written.count("</script>") == 2
     assert "\x1b" not in written
     assert not re.search(r'(?:src|href)="(?!data:)', written), "it loads nothing"
@@ -126,7 +127,7 @@ def test_what_is_embedded_is_what_is_read(text):
 def test_a_folder_with_nothing_in_it_or_with_garbage_has_a_page(tmp_path, content):
     for name in ("plan.json", "events.jsonl", "metrics.jsonl", "summary.json"):
         (tmp_path / name).write_text(content)
-    assert page({"mode": "report", "story": story_of(read_record(RunFolder(tmp_path)))})
+    assert page({"mode": "report", "story": story_of(read_run_data(RunFolder(tmp_path)))})
 
 
 FIELDS = (
@@ -164,10 +165,10 @@ def test_whatever_a_field_holds_the_run_has_a_page_and_a_screen(name, value, of_
         folder = RunFolder(Path(place))
         folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 2, of_plan: planned}))
         folder.events.write_text("".join(json.dumps({**event, name: value}) + "\n" for event in EVENTS))
-        record = read_record(folder)
-    assert page({"mode": "report", "story": story_of(record)})
-    assert record.is_elsewhere in (True, False)
-    Console(file=io.StringIO(), width=80).print(screen_of(record, View(()), 30, 80))
+        data = read_run_data(folder)
+    assert page({"mode": "report", "story": story_of(data)})
+    assert data.is_elsewhere in (True, False)
+    Console(file=io.StringIO(), width=80).print(screen_of(data, View(()), 30, 80))
 
 
 def test_a_run_is_slower_by_more_than_a_share_and_one_of_unknown_speed_too(tmp_path):
@@ -176,7 +177,7 @@ def test_a_run_is_slower_by_more_than_a_share_and_one_of_unknown_speed_too(tmp_p
         folder.path.mkdir()
         told = {"0": {"samples": 100, "compute_s": seconds}} if seconds else {}
         folder.summary.write_text(json.dumps({"time": told}))
-        return read_record(folder)
+        return read_run_data(folder)
 
     first = run("first", 1.0)
     compared = [compare(first, run("same", 1.05)), compare(first, run("slow", 1.3)), compare(first, run("none", 0))]
@@ -308,7 +309,7 @@ def test_a_browser_is_led_to_the_page_by_a_file_that_only_its_user_can_read(tmp_
 
 
 def test_a_run_is_read_on_and_anew_where_its_files_are_others(folder):
-    reader = RecordReader(folder)
+    reader = RunDataReader(folder)
     assert (reader.read().events, reader.read().curves.by_name) == ([], {})
     add_event(folder.events, Kind.START, 0, ranks=2)
     logged(folder, [3.0, 2.0])
@@ -345,7 +346,7 @@ def test_a_curve_that_grows_is_thinned_as_one_that_is_whole(values, data):
 def test_a_long_curve_has_its_newest_value_on_the_screen(folder):
     logged(folder, [1.0] * 5000 + [0.25])
     drawn = Console(file=io.StringIO(), width=80, height=30)
-    drawn.print(screen_of(read_record(folder), View(()), 30, 80))
+    drawn.print(screen_of(read_run_data(folder), View(()), 30, 80))
     assert "loss 0.25" in drawn.file.getvalue()
 
 
@@ -384,10 +385,10 @@ def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
     branch.plan.write_text(json.dumps({"script": "train.py", "args": ["--lr", "1"], "ranks": 1, **course}))
     logged(first, [1.0, 2.0, 3.0, 4.0, 5.0])
     branch.metrics.write_text("".join(f'{{"step": {step}, "loss": {step}.0}}\n' for step in (4, 5)))
-    ours, theirs = read_record(first), read_record(branch)
+    ours, theirs = read_run_data(first), read_run_data(branch)
     assert compare(ours, theirs).difference == ""
     branch.metrics.write_text("".join(f'{{"step": {step}, "loss": {value}}}\n' for step, value in ((4, 4.0), (5, 7.0))))
-    assert compare(ours, read_record(branch)).difference == "loss at step 5"
+    assert compare(ours, read_run_data(branch)).difference == "loss at step 5"
     story = story_of(theirs)
     assert story["marks"][0]["step"] == 3
     assert story["branch"].startswith("branched from exp1")
@@ -403,7 +404,7 @@ def test_a_branch_says_where_it_began_and_is_compared_from_there(tmp_path):
 @pytest.mark.parametrize("odd", [{"parent": [1]}, {"parent": {"run": 3}}, {"skipped": "x"}, {"skipped": [[3, 1]]}])
 def test_an_odd_parent_is_none(folder, odd):
     folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, **odd}))
-    assert story_of(read_record(folder))["branch"] == ""
+    assert story_of(read_run_data(folder))["branch"] == ""
 
 
 def test_a_run_that_failed_says_so_before_anything_good_and_only_kills_that_were(folder):
@@ -414,7 +415,7 @@ def test_a_run_that_failed_says_so_before_anything_good_and_only_kills_that_were
     folder.outcome.write_text(json.dumps({"exit_code": 1, "block": f"FAILED    rank 1, {HOSTILE}\n  | KeyError: 'b'"}))
     Case("crash", f"rank 1, {HOSTILE.splitlines()[0]}; more").add_to(folder.findings)
     Case("starved-loader", "data 70%: more loader workers").add_to(folder.findings)
-    story = story_of(read_record(folder))
+    story = story_of(read_run_data(folder))
     assert story["is_bad"]
     assert "\n  | KeyError: 'b'" in story["failure"]
     assert "\x1b" not in story["failure"]
@@ -430,11 +431,11 @@ def test_the_largest_part_of_a_step_is_a_number_of_its_own_and_large_numbers_are
     shares = {"data_s": 7.0, "compute_s": 3.0}
     told = {"time": {"0": shares}, "samples": "1437 samples x 12 epochs, each once"}
     folder.summary.write_text(json.dumps(told))
-    cards = {card["value"]: card["label"] for card in story_of(read_record(folder))["cards"]}
+    cards = {card["value"]: card["label"] for card in story_of(read_run_data(folder))["cards"]}
     assert cards["data 70%"].startswith("of a step")
     assert cards["1 kill"] == "1 restart, 1,200 steps again"
     assert cards["each once"] == "1,437 samples × 12 epochs"
-    marks = [mark["kind"] for mark in story_of(read_record(folder))["marks"]]
+    marks = [mark["kind"] for mark in story_of(read_run_data(folder))["marks"]]
     assert marks == ["kill"], "one line for each kill"
 
 
@@ -442,17 +443,17 @@ def test_the_commands_of_a_run_have_the_options_before_the_script(folder):
     plan = {"module": "package.train", "args": ["--lr", "1"], "ranks": 2, "numerics": "portable", "precision": None}
     folder.plan.write_text(json.dumps(plan))
     folder.decided.write_text(json.dumps({"lanes": 16, "threads": 2, "lanes_named": False}))
-    assert story_of(read_record(folder))["bits"]["commands"] == [
+    assert story_of(read_run_data(folder))["bits"]["commands"] == [
         "samebits run -n 1 --lanes 16 --threads 2 --numerics portable -m package.train --lr 1",
         "samebits verify --ranks 1,2,4 --lanes 16 --threads 2 --numerics portable -m package.train --lr 1",
     ]
     folder.plan.write_text(json.dumps({"script": str(SCRIPT), "args": ["0.05"], "ranks": 4}))
-    assert story_of(read_record(folder))["bits"]["commands"][0].endswith(" -m samebits.show.demo.train 0.05")
+    assert story_of(read_run_data(folder))["bits"]["commands"][0].endswith(" -m samebits.show.demo.train 0.05")
 
 
 def test_a_run_whose_launcher_is_gone_is_not_called_running(folder):
     folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "launcher": [os.getpid(), 1]}))
-    assert story_of(read_record(folder))["status"].startswith("left without an end")
+    assert story_of(read_run_data(folder))["status"].startswith("left without an end")
     ticks = began_ticks(os.getpid())
     folder.plan.write_text(json.dumps({"script": "train.py", "ranks": 1, "launcher": [os.getpid(), ticks]}))
-    assert story_of(read_record(folder))["status"] == "running"
+    assert story_of(read_run_data(folder))["status"] == "running"

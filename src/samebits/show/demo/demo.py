@@ -31,8 +31,8 @@ from samebits.protocol.arithmetic import Arithmetic
 from samebits.protocol.events import Kind, of_kind
 from samebits.protocol.portable import portable_variables
 from samebits.show.live import LiveRun
+from samebits.show.run_data import RunData
 from samebits.show.server import kill_process
-from samebits.show.story import Record
 
 SCRIPT = Path(__file__).with_name("train.py")
 STEPS = 276
@@ -95,7 +95,7 @@ class Demo:
         with NurseryHandle(first.placement.threads, modules_for(first), self._settings) as nursery:
             say("demo      first an undisturbed run, on 1 rank")
             self._undisturbed, before = LiveRun(first.output.run_folder), launch(first, None, nursery)
-            undisturbed = self._undisturbed.record
+            undisturbed = self._undisturbed.data
             loss = undisturbed.curves.loss
             if before.exit_code or loss is None:
                 say(before.block)
@@ -114,7 +114,7 @@ class Demo:
                 stop.set()
         if outcome.exit_code:
             return False
-        banner = self._banner(self._run.record)
+        banner = self._banner(self._run.data)
         say(f"demo      {banner['text']}")
         for line in banner["lines"]:
             say(f"          {line}")
@@ -164,7 +164,7 @@ class Demo:
         if self._run is not None:
             state["note"] = f"samebits report {self._run.path.name} writes this run into one file."
         if self._run is not None and self._is_over and not state["story"]["is_bad"]:
-            state["banner"] = self._banner(self._run.record)
+            state["banner"] = self._banner(self._run.data)
         return state
 
     @property
@@ -184,11 +184,11 @@ class Demo:
         states = ["done" if part < now or self._is_over else "now" if part == now else "next" for part in range(3)]
         return [{"name": name, "state": state} for name, state in zip(names, states, strict=True)]
 
-    def _banner(self, record: Record) -> dict[str, Any]:
+    def _banner(self, data: RunData) -> dict[str, Any]:
         """How the second run compares with the first."""
-        bits, expected = str(record.summary.get("bits") or "none"), str((self._reference or {}).get("bits"))
+        bits, expected = str(data.summary.get("bits") or "none"), str((self._reference or {}).get("bits"))
         everywhere = EVERYWHERE[_torch_version()] if self._settings else ""
-        num_kills = len(of_kind(record.events, Kind.KILL))
+        num_kills = len(of_kind(data.events, Kind.KILL))
         same = bits == expected and bits.removeprefix("sha256:").startswith(everywhere)
         kills = f"{num_kills} kill{'s' * (num_kills != 1)}"
         rows = [("undisturbed", expected, ""), ("this run", bits, "")]

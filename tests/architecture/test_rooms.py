@@ -13,7 +13,7 @@ MOST_LINES = {
     "integrations": 2_210,
     "launcher": 16_641,
     "machine": 2_790,
-    "protocol": 7_786,
+    "protocol": 7_788,
     "rank": 83,
     "rank/checkpoint": 6_846,
     "rank/checks": 1_677,

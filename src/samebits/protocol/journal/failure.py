@@ -132,8 +132,10 @@ def user_line(error: BaseException, script: Path) -> str:
 
 def misuse_text(error: BaseException, script: str | None) -> str:
     """A misuse as a plain script prints it, in two lines; empty for other errors, and where no script is running."""
-    place = user_line(error, Path(script)) if isinstance(error, UsageError) and script else ""
-    return mistake_text(f"{place}: {error.problem}", error.fix) if place and isinstance(error, UsageError) else ""
+    if not isinstance(error, UsageError) or not script:
+        return ""
+    place = user_line(error, Path(script))
+    return mistake_text(f"{place}: {error.problem}", error.fix) if place else ""
 
 
 def kind_of(error: BaseException) -> FailureKind:

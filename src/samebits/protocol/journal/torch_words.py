@@ -92,11 +92,11 @@ def _way_of_a_batch(error: BaseException) -> str:
         turn = _TURN.match(linecache.getline(frame.f_code.co_filename, line))
         if turn and re.search(rf"\bin {turn[1]}\b", words):
             loader = frame.f_locals.get(turn[2], frame.f_globals.get(turn[2]))
-            is_loader = type(loader).__name__ in ("PreparedLoader", "PreparedStream")
-            return (
-                f"To train write `for {turn[1]} in run.steps({turn[2]})`: {turn[2]} itself has batches to evaluate."
-                * is_loader
-            )
+            if type(loader).__name__ in {"PreparedLoader", "PreparedStream"}:
+                return (
+                    f"To train write `for {turn[1]} in run.steps({turn[2]})`: {turn[2]} itself has batches to evaluate."
+                )
+            break
     return ""
 
 

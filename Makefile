@@ -225,5 +225,5 @@ $(TOOLS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "samebits needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
-	$(PIP) cmake ninja nanobind scikit-build-core
+	$(PIP) cmake ninja nanobind scikit-build-core hatch-fancy-pypi-readme
 	@touch $@

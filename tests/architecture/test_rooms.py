@@ -11,7 +11,7 @@ MOST_LINES = {
     "bench": 1_319,
     "cli": 4_491,
     "integrations": 2_210,
-    "launcher": 16_641,
+    "launcher": 16_662,
     "machine": 2_790,
     "protocol": 7_788,
     "rank": 83,

@@ -21,7 +21,7 @@ from samebits.cli.step_summary import append_summary, check_summary
 from samebits.cli.under_way import Progress, UnderWay, screen
 from samebits.errors import UsageError
 from samebits.launcher.proofs import Sources, remember
-from samebits.launcher.script_source import file_calls_init, source_place
+from samebits.launcher.script_source import file_has_lanes, source_place
 from samebits.launcher.trials.trials import Files, Program, Trials
 from samebits.machine.regular_file import other_kind
 from samebits.protocol.claims import Proved
@@ -104,7 +104,7 @@ def runs_are_compared(options: dict[str, Any], against: tuple[Path, Saved] | Non
             start_repeat.cannot_tell(error, as_json=options["as_json"])
         raise
     place = source_place(*((None, options["script"]) if options["module"] else (Path(options["script"]), None)))
-    has_lanes = place is None or file_calls_init(*place)
+    has_lanes = place is None or file_has_lanes(*place)
     if has_lanes and start_repeat.is_given(options, "num_processes"):
         raise UsageError(
             f"-n is for scripts without samebits.init(), but {options['script']} calls it.",

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.launcher.request import LaunchRequest
-from samebits.launcher.script_source import all_sources, calls_init, source_place
+from samebits.launcher.script_source import all_sources, calls_init, file_has_lanes, source_place
 from samebits.machine.cores import model_and_instructions
 from samebits.machine.gpus import gpu_names
 from samebits.machine.regular_file import read_regular
@@ -110,7 +110,8 @@ class Sources:
 def with_its_source(request: LaunchRequest) -> LaunchRequest:
     """The request with what its source says: whether it calls `samebits.init`, and what was proved of it."""
     entry, computation = replace(request.entry, calls_init=calls_init(request)), request.computation
-    if computation.proved is None and not computation.evidence and entry.calls_init and entry.call is None:
+    place = source_place(entry.script, entry.module) if entry.call is None else None
+    if computation.proved is None and not computation.evidence and place is not None and file_has_lanes(*place):
         sources = Sources.of(request)
         to_prove = _to_prove(request) if sources.can_be_remembered else ""
         computation = replace(computation, proved=recall(sources, entry.args), to_prove=to_prove)

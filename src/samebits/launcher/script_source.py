@@ -96,19 +96,13 @@ def calls_init(request: LaunchRequest) -> bool:
     if request.entry.call is not None:
         return request.entry.call.calls_init
     place = source_place(request.entry.script, request.entry.module)
-    return place is not None and _script_calls_init(*place)
+    return place is not None and _init_of_script(*place)[0]
 
 
 def source_place(script: Path | None, module: str | None) -> tuple[Path, Path] | None:
     """The file of a script or module, and the folder where its imports look first; None where there is no file."""
     file = script if script is not None else module_file(module or "")
     return None if file is None else (file, Path.cwd() if script is None else file.resolve().parent)
-
-
-@cache
-def _script_calls_init(file: Path, folder: Path) -> bool:
-    """Once for all the runs of a `verify`."""
-    return file_calls_init(file, folder)
 
 
 def file_calls_init(file: Path, folder: Path) -> bool:
@@ -118,7 +112,27 @@ def file_calls_init(file: Path, folder: Path) -> bool:
         file: Python source.
         folder: where its imports look first.
     """
-    return any(b"samebits" in source and _calls_init(tree) for _, source, tree in _sources(file, folder))
+    return _looked_for_init(file, folder)[0]
+
+
+def file_has_lanes(file: Path, folder: Path) -> bool:
+    """The same, or whether one of them imports an integration, whose Accelerator or Trainer calls it; one look for all runs."""
+    return _init_of_script(file, folder)[1]
+
+
+def _looked_for_init(file: Path, folder: Path) -> tuple[bool, bool]:
+    """Whether `samebits.init` is called, and whether there are lanes."""
+    has_lanes = False
+    for _, source, tree in _sources(file, folder):
+        if b"samebits" in source:
+            if _calls_init(tree):
+                return True, True
+            has_lanes = has_lanes or _imports_integration(tree)
+    return False, has_lanes
+
+
+_init_of_script = cache(_looked_for_init)
+"""Once for all the runs of a `verify`."""
 
 
 def all_sources(file: Path, folder: Path) -> dict[Path, bytes]:
@@ -196,6 +210,12 @@ def _calls_init(tree: ast.Module) -> bool:
         isinstance(node, ast.Attribute) and node.attr == "init" and getattr(node.value, "id", None) in names
         for node in ast.walk(tree)
     )
+
+
+def _imports_integration(tree: ast.Module) -> bool:
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    names = (name or "" for one in imports for name in (getattr(one, "module", None), *(own.name for own in one.names)))
+    return any(name.startswith("samebits.integrations") for name in names)
 
 
 def lanes_named(source: str) -> int | None:

@@ -383,3 +383,12 @@ def test_a_look_at_one_batch_and_a_stop_by_steps_are_allowed_and_the_stop_is_sai
     ended = [run(tmp_path, processes, text=text) for processes in (1, 2)]
     assert told(ended[0]) == told(ended[1])
     assert "left after step" in ended[0].err
+
+
+@promise("inside-accelerate-and-the-trainer", "`verify --ranks` proves a script of Accelerate")
+def test_verify_proves_a_script_of_accelerate_on_two_numbers_of_ranks(tmp_path: Path) -> None:
+    script = str(Path(__file__).parents[3] / "examples/integrations/accelerate_digits.py")
+    words = [sys.executable, "-m", "samebits", "verify", "-q", "--ranks", "1,2", "--steps", "4", script]
+    proved = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert proved.returncode == 0, proved.stdout + proved.stderr
+    assert "SAME BITS on 1 and 2 ranks: 4 steps" in proved.stdout

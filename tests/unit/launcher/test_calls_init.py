@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from samebits.launcher.script_source import file_calls_init, text_calls_init
+from samebits.launcher.script_source import file_calls_init, file_has_lanes, text_calls_init
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,18 @@ def test_relative_imports_are_followed(tmp_path: Path) -> None:
 def test_libraries_and_samebits_itself_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import torch, samebits, pytest, nowhere.at.all, os.path\nfrom . import x\n")
     assert not file_calls_init(tmp_path / "script.py", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "has_lanes"),
+    [
+        ("from samebits.integrations.accelerate import Accelerator", True),
+        ("import samebits.integrations.transformers as ours", True),
+        ("from accelerate import Accelerator  # not samebits.integrations", False),
+    ],
+)
+def test_a_script_with_an_integration_has_lanes(tmp_path: Path, source: str, has_lanes: bool) -> None:
+    # Where samebits is installed its own files are not looked through, as in a folder without it.
+    (tmp_path / "train.py").write_text(source)
+    assert file_has_lanes(tmp_path / "train.py", tmp_path) is has_lanes
+    assert not file_calls_init(tmp_path / "train.py", tmp_path) or has_lanes

@@ -60,7 +60,13 @@ def start(options: dict[str, Any]) -> NoReturn:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options that cannot be."""
+    """Raise `UsageError` for options and words that cannot be."""
+    first = next(iter(options["words"]), "")
+    if options["record"].endswith(".py") or first.startswith("-"):
+        raise UsageError(
+            f"{options['record'] if not first.startswith('-') else first} does not stand where it belongs.",
+            "Name the run or its record, then the script, then the script's arguments: samebits audit RUN train.py --epochs 5.",
+        )
     given = [
         name
         for name, value in (

@@ -126,6 +126,8 @@ MISTAKES = [
         "--shrink needs ranks, but dp is one",
     ),
     (("run", "--snapshots", "0steps", "x.py"), "--snapshots '0steps' cannot be read."),
+    (("audit", "x.py", "exp1"), "x.py does not stand where it belongs."),
+    (("audit", "exp1", "--epochs", "5"), "--epochs does not stand where it belongs."),
     (("walk",), "No such command 'walk'."),
 ]
 

@@ -102,6 +102,6 @@ def _limits(found: Audited, what: Checked) -> Iterator[tuple[str, str]]:
         yield f"as the record says, and in no argument: {visible(found.as_the_record_says)}", EXPECTED
     number, of = len(found.segments), found.num_segments
     if found.replays and 0 < number < of:
-        yield f"{number} of {of} segments: one forged segment is missed with {share_missed(number, of):.0%}", ""
+        yield f"{number} of {of} segments: {share_missed(number, of):.0%} of such audits miss one forged segment", ""
     if found.says:
         yield f"the record says: {visible(found.says)} (not checked)", "dim"

@@ -148,7 +148,9 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
     """
     ended = run_script(tmp_path, script, "-n", "1", "--start-method=spawn", "--recover", "off")
     block = ended.err[ended.err.index("FAILED") :]
-    assert block.startswith("FAILED    rank 0, in step 12 (11 done), exchange, all_reduce: killed by signal 9 (SIGKILL)")
+    assert block.startswith(
+        "FAILED    rank 0, in step 12 (11 done), exchange, all_reduce: killed by signal 9 (SIGKILL)"
+    )
     assert f"last seen at {tmp_path / 'script.py'}:11" in block
     assert "why     sent by another process; the kernel reports no shortage of memory" in block
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 
 import click
@@ -31,16 +32,23 @@ def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The runs below the run folder, the newest first; where none begins like this, files and folders."""
+    """The runs below the run folder, the newest first; where none begins like this, files and folders.
+
+    Bash puts an offered name on the command line as it is, so `$(...)` in it would run: such runs are not offered.
+    """
     try:
         with os.scandir(runs_folder(os.environ)) as entries:
             found = sorted(
-                (one for one in entries if one.name.startswith(incomplete) and one.name[0] != "." and one.is_dir()),
+                (one for one in entries if _is_offered(one.name) and one.name.startswith(incomplete) and one.is_dir()),
                 key=lambda one: -one.stat().st_mtime,
             )
     except OSError:
         found = []
     return [CompletionItem(one.name) for one in found] or files(ctx, param, incomplete)
+
+
+def _is_offered(name: str) -> bool:
+    return name[0] != "." and shlex.quote(name) == name
 
 
 def one_of(names: Sequence[str]) -> Complete:

@@ -79,6 +79,12 @@ def test_bash_offers_what_can_stand_there(place: Path, words: tuple[str, ...], o
     assert completed(place, "samebits", *words) == offered
 
 
+def test_bash_offers_no_run_whose_name_it_would_execute(place: Path) -> None:
+    for name in ("t$(touch found)", "t;id", "t a", "t\nplain,tother"):
+        (place / "samebits-runs" / name).mkdir()
+    assert completed(place, "samebits", "watch", "t") == ["tbrun"]
+
+
 def test_tab_in_bash_completes_the_file_of_a_script(place: Path) -> None:
     child, terminal = pty.fork()
     if child == 0:

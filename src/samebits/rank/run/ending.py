@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stderr
 from types import TracebackType
 from typing import Any
 
@@ -264,7 +265,9 @@ def help_with_errors(environment: RankEnvironment) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if text := misuse_text(error, getattr(sys.modules.get("__main__"), "__file__", None)):
-            write_error(text)
+            # Torch's hook collects what goes to sys.stderr, and drops it when this one raises.
+            with redirect_stderr(sys.__stderr__):
+                write_error(text)
             raise SystemExit(2)
         previous(kind, error, trace)
         if words := way_out(error):

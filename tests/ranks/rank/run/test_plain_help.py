@@ -13,6 +13,7 @@ SCRIPT = """
     torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 """
 MODEL = "import torch; model = samebits.init().prepare(torch.nn.Linear(2, 1))"
+GROUP = "import torch.distributed as d; run = samebits.init(); d.init_process_group('gloo', rank=0, world_size=1, store=d.HashStore())"
 HELP = "help: To keep exact numerics, write `x.view(-1)[index] = values`."
 
 
@@ -42,6 +43,7 @@ def test_under_torchrun_each_rank_says_it(tmp_path):
     [
         ("samebits.init(lanes=-1)", "`lanes` must be"),
         ("samebits.init().steps(3)", "run.steps needs"),
+        (f"{GROUP}; run.steps(3)", "run.steps needs"),
         (f"{MODEL}; model(torch.ones(3, 2)).sum().backward()", "loss.backward() was called on a prepared model"),
     ],
 )

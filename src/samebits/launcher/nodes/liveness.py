@@ -12,6 +12,7 @@ is sent is not looked at: nobody waits for it. It is lossy while much is sent ag
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -33,6 +34,8 @@ PAIR_GIVEN_UP_S = GIVEN_UP_S - SILENT_S
 LOOK_S = 1.0
 LOSS_S, LOSSY_LOOKS, LOSSY_SHARE = 10.0, 3, 0.1
 """A path is lossy where so often within this time packets were sent again, and at least this share of all."""
+LOSSY_DOUBT_S = 60.0
+"""Longer waits are not for packets that are sent again."""
 STILL_S = 2.0
 """After how long it is published that this node's nursery is stopped."""
 
@@ -143,9 +146,12 @@ class Liveness:
     """Since when the nursery is stopped by a signal; 0.0 while it is not."""
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Whether it may be the network because of which ranks wait."""
-        return bool(self.view.paths) or self.star.is_unanswered(time.monotonic(), DOUBT_S)
+    def doubt_s(self) -> float:
+        """For how long it may be the network because of which ranks wait; a lossy one delays, and does not end, what ranks wait for."""
+        paths = set(self.view.paths.values())
+        if paths - {Path.LOSSY} or self.star.is_unanswered(time.monotonic(), DOUBT_S):
+            return math.inf
+        return LOSSY_DOUBT_S if paths else 0.0
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Note that a launcher is silent, or no longer."""

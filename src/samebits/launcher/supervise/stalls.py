@@ -76,10 +76,12 @@ class Stalls:
         scenes, judgements = self.scenes.judge(pids, limit_s, elsewhere=elsewhere)
         if nodes is not None:
             nodes.publish(scenes)
-            if (
-                nodes.cluster.liveness.is_in_doubt
-            ):  # the nodes may not reach each other, which is not the script's fault
+            # The nodes may not reach each other, which is not the script's fault.
+            doubt_s = nodes.cluster.liveness.doubt_s
+            kept = [one for one in judgements if one.holdup.waited_s >= doubt_s]
+            if doubt_s and not kept:
                 return
+            judgements = kept
         if not judgements:
             self._say_went_on(pids)
         for judgement in self._current(judgements, time.monotonic()):

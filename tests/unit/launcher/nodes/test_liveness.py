@@ -1,8 +1,10 @@
 """Which nodes do not reach each other, by what the kernel knows of their ranks' connections; and who is given up."""
 
+import math
 import socket
+from types import SimpleNamespace
 
-from samebits.launcher.nodes.liveness import CUT_S, DOUBT_S, Path, Paths, to_give_up
+from samebits.launcher.nodes.liveness import CUT_S, DOUBT_S, LOSSY_DOUBT_S, Liveness, Path, Paths, to_give_up
 from samebits.launcher.nodes.roster import Member, NodeRecord
 from samebits.launcher.nodes.view import RunView
 from samebits.machine.socket_bytes import Connection
@@ -93,3 +95,14 @@ def test_a_path_without_connections_is_not_called_good_again():
     assert paths.look([], 5.0) == {}, "the ranks have ended"
     assert paths.look(cut, 6.0) == {}, "others try"
     assert paths.look([connection(B)], 7.0) == {"b": Path.WORKS}
+
+
+def test_a_lossy_path_puts_off_a_stall_and_a_cut_one_forbids_it():
+    view = RunView()
+    answered = SimpleNamespace(is_unanswered=lambda now, for_s: False)
+    liveness = Liveness("a", view, answered, print, "10.0.0.1")
+    assert liveness.doubt_s == 0.0
+    view.paths = {("a", "b"): "lossy"}
+    assert liveness.doubt_s == LOSSY_DOUBT_S
+    view.paths = {("a", "b"): "lossy", ("a", "c"): "cut"}
+    assert liveness.doubt_s == math.inf

@@ -229,7 +229,9 @@ class Observer:
 
     def result(self) -> Mapping[str, Any]:
         """What rank 0 left at the end; empty when it left nothing."""
-        return read_json(self._folder.result) or self._first.note().get(RESULT, {})
+        # `run.log(result=0.5)` has this name too.
+        noted = self._first.note().get(RESULT)
+        return read_json(self._folder.result) or (noted if isinstance(noted, dict) else {})
 
     @property
     def uses_samebits(self) -> bool:

@@ -93,9 +93,9 @@ class StepTimer:
             )
 
     def ending(self) -> dict[str, float]:
-        """For the result: how long was evaluated, and since when what follows the steps and evaluations lasts."""
+        """For the result: how long was evaluated, and since when what follows the steps and evaluations lasts; 0 without steps."""
         evaluated_ns = self.spent_ns[Phase.EVALUATE]
-        since_ns = self._steps_end_ns + evaluated_ns - self._evaluated_ns
+        since_ns = self._steps_end_ns + evaluated_ns - self._evaluated_ns if self._steps_end_ns else 0
         return {"evaluation_s": round(evaluated_ns / 1e9, 3), "over_since_ns": since_ns}
 
     def lost(self, sentence: str) -> None:

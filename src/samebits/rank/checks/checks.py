@@ -52,8 +52,9 @@ class ScriptChecks:
     def before_step(self) -> None:
         self._updates.steps += 1
         sizes = self.run.loop_state.position.lane_samples
-        # The first step of an epoch is a whole one.
-        if not (self._has_empty_lanes or self.run.components.step_timer.step_in_epoch) and 0 in sizes:
+        # The first step of an epoch is a whole one, unless the data set is smaller: then larger lanes than others have one.
+        is_first = not (self._has_empty_lanes or self.run.components.step_timer.step_in_epoch)
+        if is_first and 0 in sizes and max(sizes) == 1:
             self._has_empty_lanes = True
             if self.run.is_users_main:
                 say(f"{where()}: {empty_lanes(sizes, self.run.components.transport.world_size)}")

@@ -91,8 +91,9 @@ class Updates:
             one.grad is not None for model in models for one in model.parameters()
         )
         if self._in_eval_mode is not False:
-            parts = [one for model in models for one in model.modules() if isinstance(one, ONLY_IN_TRAINING)]
-            self._in_eval_mode = bool(parts) and not any(model.training for model in models)
+            parts = [one for model in models for one in model.modules()]
+            has_difference = any(isinstance(one, ONLY_IN_TRAINING) for one in parts)
+            self._in_eval_mode = has_difference and not any(one.training for one in parts)
         if self._watched is not None:
             self._left = mark(self._watched)
 

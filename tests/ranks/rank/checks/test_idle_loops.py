@@ -157,14 +157,15 @@ def test_one_that_does_is_not_told_whatever_the_strategy(strategy):
     assert NO_GRADIENT not in "".join(run_ranks(of_loss, Started(2 - (strategy == "dp")), F.cross_entropy, strategy))
 
 
-def told(batch_size, lanes, in_eval=False):
+def told(batch_size, lanes, in_eval=False, samples=19, trains_a_part=False):
     """What a loop says over so small batches, or in eval mode."""
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         run = samebits.init(seed=1, lanes=lanes)
         model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(19), batch_size))
+        model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(samples), batch_size))
         model.train(not in_eval)
+        model[1].train(trains_a_part or not in_eval)
         for _ in run.epochs(2):
             for step in run.steps(loader):
                 for images, labels in step:
@@ -189,3 +190,11 @@ def test_lanes_that_stay_empty_are_told_once_with_the_line(ranks):
 @pytest.mark.parametrize("in_eval", [True, False])
 def test_training_in_eval_mode_is_told_once_where_it_makes_a_difference(in_eval):
     assert sum(text.count(IN_EVAL_MODE) for text in run_ranks(told, Started(2), 8, 4, in_eval)) == in_eval
+
+
+def test_a_model_of_which_a_part_trains_is_not_in_eval_mode():
+    assert IN_EVAL_MODE not in "".join(run_ranks(told, Started(2), 8, 4, True, 19, True))
+
+
+def test_a_data_set_that_is_smaller_than_a_batch_is_not_called_a_small_batch():
+    assert "empty" not in "".join(run_ranks(told, Started(2), 8, 4, False, 3))

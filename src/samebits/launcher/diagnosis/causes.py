@@ -49,7 +49,7 @@ _CALLS = (
     (r"\binput\(", "waits for a person: ask before the run, or give the answer as an argument"),
     (r"\.(acquire|lock)\(|\bflock\(|\bwith \w*lock\b", "waits for a lock: give it a time limit, and see who holds it"),
     (
-        r"\.(wait|communicate|join)\(|\bsubprocess\.",
+        r"\.(wait|communicate)\(|\.join\((timeout=.*|[\d.]*)\)|\bsubprocess\.",
         "waits for a child or a thread: give it timeout=, and see what that does",
     ),
     (r"\brequests\.|\burlopen\(|\.recv\(|\.connect\(", "waits for the network: give it timeout="),

@@ -70,9 +70,11 @@ def _way_of_a_setup(error: BaseException) -> str:
     """What is wrong around the script: no GPU, a module that is not installed, a second group."""
     if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(str(error)):
         return LEAVE_OUT_CUDA
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        name = error.name.partition(".")[0]
-        return f"Install it where samebits is: {sys.executable} -m pip install {name} (or the package that has {name})."
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    # Of `torch.nothing` the package is there.
+    if name and name.isidentifier():
+        fix = f"Install it where samebits is: {sys.executable} -m pip install {name} (or the package that has {name})."
+        return f"{fix} A file of yours must be beside the script, or on PYTHONPATH."
     return ONE_GROUP if "initialize the default process group twice" in str(error) else ""
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from samebits.launcher.diagnosis.causes import Why, cause, kept_from_running
+from samebits.launcher.diagnosis.causes import Why, call_help, cause, kept_from_running
 from samebits.launcher.diagnosis.movement import Sample
 from samebits.launcher.diagnosis.stack import Frame, Stack, Thread
 from samebits.machine.effort import Effort, HeldBack
@@ -68,3 +68,18 @@ def test_what_keeps_a_rank_from_running_is_told_before_where_it_is():
     assert cause(throttled, LINE).sentence == (
         "it is held back by its control group, 100% of the time: it may use 0.05 cores (cpu.max)"
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("worker.join()", "waits for a child"),
+        ("worker.join(timeout=600)", "waits for a child"),
+        ("worker.join(600.0)", "waits for a child"),
+        ('data = load(os.path.join(folder, "a.pt"))', ""),
+        ('text = ", ".join(names)', ""),
+    ],
+)
+def test_only_a_join_that_waits_is_named_as_what_keeps_a_rank(source, says):
+    assert says in call_help(source)
+    assert bool(call_help(source)) == bool(says)

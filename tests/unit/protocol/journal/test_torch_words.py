@@ -178,6 +178,10 @@ def a_module_that_is_missing() -> None:
     importlib.import_module("no_such_module.of_ours")
 
 
+def a_module_that_an_installed_package_has_not() -> None:
+    importlib.import_module("torch.no_such_module")
+
+
 def a_device_that_is_not_there() -> None:
     raise AssertionError("Torch not compiled with CUDA enabled")
 
@@ -192,6 +196,7 @@ def a_second_group() -> None:
         (steps_of_a_loader_that_evaluates, "To train write `for step in run.steps(loader)`"),
         (a_list_that_cannot_be_unpacked, ""),
         (a_module_that_is_missing, f"Install it where samebits is: {sys.executable} -m pip install no_such_module"),
+        (a_module_that_an_installed_package_has_not, ""),
         (a_device_that_is_not_there, 'Leave out .cuda() and .to("cuda")'),
         (a_second_group, "There is a group: leave it out"),
     ],

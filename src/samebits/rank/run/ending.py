@@ -265,6 +265,9 @@ def help_with_errors(environment: RankEnvironment) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if text := misuse_text(error, getattr(sys.modules.get("__main__"), "__file__", None)):
+            # That of an experiment tracker notes there that the script has failed.
+            if previous is not sys.__excepthook__:
+                previous(kind, error, trace)
             # Torch's hook collects what goes to sys.stderr, and drops it when this one raises.
             with redirect_stderr(sys.__stderr__):
                 write_error(text)

@@ -55,3 +55,11 @@ def test_a_misuse_is_two_lines_and_no_frame_of_the_package(tmp_path, line, probl
     assert fix.startswith("help: ")
     assert "Traceback" not in ended.err
     assert '.py"' not in ended.err
+
+
+def test_a_hook_that_was_there_before_learns_of_a_misuse_too(tmp_path):
+    script = "import sys\nsys.excepthook = lambda kind, error, trace: print('failed with', kind.__name__)\n"
+    script += "import samebits\nsamebits.init(lanes=-1)\n"
+    ended = start_python(tmp_path, write_script(tmp_path, script)).finish()
+    assert (ended.code, ended.out) == (2, "failed with UsageError\n")
+    assert ended.err.startswith("error: script.py:4: `lanes` must be")

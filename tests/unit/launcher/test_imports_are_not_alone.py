@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,3 +43,31 @@ def test_the_warning_counts_from_the_end_of_the_imports(tmp_path: Path, code: st
             assert len(said) == is_warned
         finally:
             rank.kill()
+
+
+class Pids(list[int]):
+    """Those of ranks; it notes whether anybody asks for them."""
+
+    is_read = False
+
+    def __iter__(self) -> Iterator[int]:
+        self.is_read = True
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_no_stack_is_read_of_ranks_that_have_joined(joined: bool) -> None:
+    pids, said = Pids(), list[object]()
+    observer = SimpleNamespace(
+        _warn_alone_at=STILL_ALONE_S,
+        _journals={},
+        _saying=SimpleNamespace(line=said.append),
+        _request=SimpleNamespace(placement=SimpleNamespace(ranks=2)),
+        _pids=pids,
+        has_begun=True,
+        met=False,
+        paused=False,
+    )
+    Observer.warn_alone(observer, STILL_ALONE_S + 1, joined=joined)  # type: ignore[arg-type]
+    assert pids.is_read is not joined
+    assert len(said) == (not joined)

@@ -141,13 +141,15 @@ class Observer:
         if self._warn_alone_at == 0.0:
             self._warn_alone_at = now + STILL_ALONE_S
         elif now >= self._warn_alone_at:
+            self._warn_alone_at = math.inf
+            is_waited_for = any(journal.waiting() is not None for journal in self._journals.values())
+            if joined or self.met or self.paused or is_waited_for:
+                return
+            # Reading a stack takes up to seconds, in which nothing else is looked at.
             imports = (stack.is_importing for pid in self._pids if (stack := read_stack(pid)) is not None)
             if not self.has_begun or any(imports):
                 self._warn_alone_at = now + STILL_ALONE_S
-                return
-            self._warn_alone_at = math.inf
-            is_waited_for = any(journal.waiting() is not None for journal in self._journals.values())
-            if not (joined or self.met or self.paused or is_waited_for):
+            else:
                 self._saying.line(still_alone_line(self._request.placement.ranks, STILL_ALONE_S))
 
     def last_words(self) -> None:

@@ -208,9 +208,9 @@ class EventLog:
     def seconds(self, total_s: float, result: Mapping[str, Any]) -> Seconds:
         """Where the time went, of a run that ended just now. `result`: what rank 0 left."""
         steps_s = max((sum(one.spent_ns.values()) / 1e9 for one in self.totals.values()), default=0.0)
-        saving_s = (time.monotonic_ns() - (result.get("over_since_ns") or math.inf)) / 1e9
+        end_s = (time.monotonic_ns() - (result.get("over_since_ns") or math.inf)) / 1e9
         samples = sum(one.samples for one in self.totals.values())
-        return Seconds(total_s, steps_s, samples, result.get("evaluation_s", 0.0), max(saving_s, 0.0))
+        return Seconds(total_s, steps_s, samples, result.get("evaluation_s", 0.0), max(end_s, 0.0))
 
     def summarize(self, request: LaunchRequest, outcome: Mapping[str, Any]) -> None:
         """Write the last event and `summary.json`; a full disk loses them, not the run.

@@ -98,11 +98,11 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "threads": 1,
     }
     told = Summary(0.034, {"data": 9, "compute": 91})
-    assert end_lines(REQUEST, result, DECIDED, told, Seconds(40.0, 7.23, 4096, saving=3.8)) == [
+    assert end_lines(REQUEST, result, DECIDED, told, Seconds(40.0, 7.23, 4096, end=3.8)) == [
         Line(
             "done",
             "10 epochs, 60 steps in 7.2 s, 567 samples/s, every sample once per epoch",
-            "(start 29 s, saving 3.8 s)",
+            "(start 29 s, end 3.8 s)",
         ),
         Line("bits", "3f9a3f9a3f9a", "with 4 lanes and 1 thread"),
         Line("time", "data 9% · compute 91%"),
@@ -166,7 +166,7 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
 @pytest.mark.parametrize(
     ("phase", "operation", "text"),
     [
-        (Phase.SCRIPT, ENDING, "saving weights …"),
+        (Phase.SCRIPT, ENDING, "comparing weights …"),
         (Phase.EVALUATE, "evaluate", "evaluating …"),
         (Phase.SCRIPT, "evaluated", "after the last step …"),
         (Phase.UPDATE, "optimizer", "samples/s"),

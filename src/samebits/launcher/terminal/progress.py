@@ -74,7 +74,7 @@ def _beside_steps(gauges: Gauges, last: Record | None) -> str:
     if last.phase is Phase.EVALUATE:
         return "evaluating …"
     if last.operation == ENDING:
-        return "saving weights …"
+        return "comparing weights …"
     is_last = gauges.num_epochs == gauges.epoch and 0 < gauges.steps_per_epoch == gauges.step_in_epoch
     return "after the last step …" if is_last else ""
 

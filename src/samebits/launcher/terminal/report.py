@@ -265,7 +265,7 @@ class Seconds:
     """Of the rank that had most."""
     samples: int = 0
     evaluation: float = 0.0
-    saving: float = 0.0
+    end: float = 0.0
     """From the last step or evaluation to the end."""
 
     @property
@@ -275,9 +275,9 @@ class Seconds:
 
     @property
     def others(self) -> str:
-        """`(start 21 s, saving 3.8 s)`."""
-        start = self.total - self.steps - self.evaluation - self.saving
-        parts = {"start": start, "evaluation": self.evaluation, "saving": self.saving}
+        """`(start 21 s, end 3.8 s)`."""
+        start = self.total - self.steps - self.evaluation - self.end
+        parts = {"start": start, "evaluation": self.evaluation, "end": self.end}
         texts = [f"{name} {took:.{int(took < 10)}f} s" for name, took in parts.items() if took >= LEAST_S]
         return f"({', '.join(texts)})" if texts else ""
 

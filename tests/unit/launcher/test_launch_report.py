@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from samebits.errors import DIFFERENT_BITS, UsageError
 from samebits.launcher.blame import RankEnd, Verdict
 from samebits.launcher.choices import Verbosity
+from samebits.launcher.diagnosis.findings import FULL_DISK
 from samebits.launcher.diagnosis.spent import Summary
 from samebits.launcher.folder import make_run_folder, remove_copies, reserve_run_folder
 from samebits.launcher.request import Computation, EntryPoint, LaunchRequest, Output, Placement
+from samebits.launcher.terminal.cases import Cases
 from samebits.launcher.terminal.failure_block import Evidence, crash_stack, failure_block, lost_block, stall_block
 from samebits.launcher.terminal.progress import Progress, Snapshot, duration, progress_line
 from samebits.launcher.terminal.report import (
@@ -115,6 +118,17 @@ def test_four_lines_say_how_it_ended_and_what_gives_the_same_bits() -> None:
         "samebits report /runs/x",
     ]
     assert [line.text for line in end_lines(REQUEST, {}, {}, Summary(), Seconds(2.0))] == ["2.0 s", "samebits report"]
+
+
+def test_a_folder_in_a_command_is_one_word_for_the_shell(tmp_path: Path) -> None:
+    folder = Path("/my runs/$(touch x)")
+    named = replace(REQUEST, output=Output(folder))
+    details = end_lines(named, {}, {}, Summary(), Seconds(2.0))[-1].text
+    cases = Cases(tmp_path / "findings.jsonl")
+    cases.add(FULL_DISK, "the disk is full")
+    see_also = cases.see_also(folder).partition(": ")[0]
+    assert shlex.split(details) == ["samebits", "report", str(folder)]
+    assert shlex.split(see_also) == ["samebits", "diagnose", str(folder)]
 
 
 @pytest.mark.parametrize(

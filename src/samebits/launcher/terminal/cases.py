@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ class Cases:
             folder: the run's, as it was named before.
         """
         names = names_of(cases_in(self.path))
-        return f"samebits diagnose {folder}: {', '.join(names)}" if names else ""
+        return f"samebits diagnose {shlex.quote(str(folder))}: {', '.join(names)}" if names else ""
 
 
 @dataclass

@@ -5,6 +5,7 @@ Each line begins with a label of fixed width, so that they line up whenever they
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,7 +322,8 @@ def end_lines(
     elif told.advice and is_long(result, LEAST_STEPS_ADVISED):
         lines.append(Line("advice", told.advice))
     folder = request.output.run_folder
-    return [*lines, Line("details", f"samebits report{f' {folder}' if folder.parent != Path(RUNS) else ''}")]
+    named = f" {shlex.quote(str(folder))}" if folder.parent != Path(RUNS) else ""
+    return [*lines, Line("details", f"samebits report{named}")]
 
 
 def _proofs(request: LaunchRequest, result: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, str]:

@@ -38,16 +38,13 @@ class GrowingFile:
         """
         with suppress(OSError), open_regular(self.path, follow=False) as file:
             status = os.fstat(file.fileno())
-            found, begin = (status.st_dev, status.st_ino), max(self._offset - MARK_BYTES, 0)
-            file.seek(begin)
+            found = status.st_dev, status.st_ino
+            file.seek(self._offset - len(self._mark))
             # An inode's number may be given again: what was read last tells one file from another.
-            is_anew = found != self._file or file.read(self._offset - begin) != self._mark
+            is_anew = found != self._file or file.read(len(self._mark)) != self._mark
             if is_anew:
-                self._file, self._offset, self.is_whole = found, 0, True
-            lines = self._lines(file, status.st_size)
-            file.seek(begin := max(self._offset - MARK_BYTES, 0))
-            self._mark = file.read(self._offset - begin)
-            return lines, is_anew
+                self._file, self._offset, self._mark, self.is_whole = found, 0, b"", True
+            return self._lines(file, status.st_size), is_anew
         return b"", False
 
     def _lines(self, file: BufferedReader, size: int) -> bytes:
@@ -57,7 +54,9 @@ class GrowingFile:
         data = file.read(MOST_BYTES)
         whole = data[: data.rfind(b"\n") + 1]
         # A line that long is none.
-        self._offset += len(whole) or (len(data) if len(data) == MOST_BYTES else 0)
+        passed = whole or (data if len(data) == MOST_BYTES else b"")
+        self._offset += len(passed)
+        self._mark = (self._mark + passed[-MARK_BYTES:])[-MARK_BYTES:]
         return whole
 
     def _spread(self, file: BufferedReader, size: int) -> bytes:
@@ -66,5 +65,5 @@ class GrowingFile:
             file.seek(begin := self._offset + number * (size - PART_BYTES - self._offset) // (parts - 1))
             part = file.read(PART_BYTES)
             found.append(part[part.find(b"\n") + 1 : (end := part.rfind(b"\n") + 1)])
-        self.is_whole, self._offset = False, begin + end
+        self.is_whole, self._offset, self._mark = False, begin + end, part[:end][-MARK_BYTES:]
         return b"".join(found)

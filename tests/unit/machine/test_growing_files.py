@@ -99,3 +99,18 @@ def test_a_line_that_is_too_long_is_passed_over(path, monkeypatch):
     path.write_bytes(b"x" * 900 + b"\n1\n")
     file = GrowingFile(path)
     assert [file.new()[0] for _ in range(4)] == [b"", b"", b"x" * 100 + b"\n1\n", b""]
+
+
+class CutWhileRead(GrowingFile):
+    """Somebody cuts off the file and writes other lines, just when its lines were read."""
+
+    def _lines(self, file, size):
+        lines = super()._lines(file, size)
+        self.path.write_bytes(b"7\n8\n9\n")
+        return lines
+
+
+def test_a_file_that_is_written_again_while_it_is_read_is_read_anew(path):
+    file = CutWhileRead(path)
+    assert file.new() == (b"1\n2\n", True)
+    assert file.new() == (b"7\n8\n9\n", True)

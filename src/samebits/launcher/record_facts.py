@@ -46,7 +46,7 @@ def record_text(folder: RunFolder) -> str:
         with open_regular(place / FILE) as file:
             steps = sum(line.startswith(b'{"step":') for line in file)
     except OSError:
-        return "nothing: no rank came to a step of samebits.init()"
+        return "nothing new: in the last start no rank came to a step of samebits.init()"
     near = os.path.relpath(place)
     words = [str(place) if near.startswith("..") else near]
     if place.resolve().parent != runs_folder(os.environ).resolve():

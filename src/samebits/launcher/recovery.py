@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samebits.launcher.blame import RankEnd, Verdict
@@ -136,6 +136,8 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
         recovery: what was requested.
         history: the losses after which ranks were started again, oldest first.
     """
+    # A start that ends before its script comes to samebits.init belongs to a run that had come there.
+    scene = replace(scene, uses_samebits=scene.uses_samebits or any(loss.step is not None for loss in history))
     end = scene.verdict.culprit
     most = most_restarts(recovery, uses_samebits=scene.uses_samebits)
     if end is None or not scene.can_start or not _is_worth_another_try(scene, end, recovery):

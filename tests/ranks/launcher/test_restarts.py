@@ -28,6 +28,8 @@ TRAINING = """
         def __getitem__(self, index):
             return torch.arange(8.0).sin() * index / 100, index % 3
 
+    if dies.get(now) == "early":
+        os.kill(os.getpid(), signal.SIGKILL) if os.environ["RANK"] == "1" else time.sleep(60)
     run = samebits.init(seed=1, lanes=6, threads=1)
     if dies.get(now) == "before" and run.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -125,6 +127,12 @@ def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None
     _, said = lines_about_restarts(ended)
     assert said.startswith("stop      rank 1 was killed by signal 15 (SIGTERM) in step 3 (2 done) again; ")
     assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, in step 3 (2 done)")
+
+
+def test_a_rank_that_is_killed_while_it_starts_again_is_one_more_loss(tmp_path: Path, undisturbed: str) -> None:
+    ended = train(tmp_path, DIES="0:3 1:early")
+    assert (ended.code, bits(ended)) == (0, undisturbed)
+    assert [line for line in lines_about_restarts(ended) if "before the first step" in line]
 
 
 def test_kills_from_outside_at_one_step_use_restarts_up_and_no_rank(tmp_path: Path, undisturbed: str) -> None:

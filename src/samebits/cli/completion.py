@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from samebits.cli.grouped_help import SETTINGS
 from samebits.protocol.run_folder import runs_folder
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -61,7 +62,7 @@ def one_of(names: Sequence[str]) -> Complete:
     return complete
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(epilog=EPILOG, context_settings=SETTINGS)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands, options, scripts and runs."""

@@ -129,6 +129,10 @@ def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None
     assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, in step 3 (2 done)")
 
 
+@promise(
+    "never-stuck-nothing-left-behind",
+    "A rank that is killed while all start again, before samebits.init, is one more loss: all start again",
+)
 def test_a_rank_that_is_killed_while_it_starts_again_is_one_more_loss(tmp_path: Path, undisturbed: str) -> None:
     ended = train(tmp_path, DIES="0:3 1:early")
     assert (ended.code, bits(ended)) == (0, undisturbed)

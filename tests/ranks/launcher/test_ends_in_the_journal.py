@@ -1,4 +1,4 @@
-"""Somebody removes the run's folder while it trains: the run ends as it would have."""
+"""What the launcher knows of a run's end from the journal: also where somebody removed the run's folder, and under any names of `run.log`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.support.launching import run_script
 
-SCRIPT = """
+TRAINING = """
     import os, shutil, torch, samebits
     run = samebits.init(lanes=2)
     model = torch.nn.Linear(2, 1)
@@ -20,8 +22,8 @@ SCRIPT = """
             run.backward(model(x).mean())
         optimizer.step()
         optimizer.zero_grad()
-        run.log(loss=step.loss)
-        if step.number == 2 and run.is_main and os.environ["REMOVE"]:
+        run.log(loss=step.loss, result=0.5)
+        if step.number == 2 and run.is_main and os.environ.get("REMOVE"):
             os.rename("samebits-runs/exp1", "away")
             shutil.rmtree("away")
 """
@@ -29,8 +31,8 @@ SCRIPT = """
 
 def test_a_run_whose_folder_is_removed_ends_with_its_bits_and_one_warning(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
-    kept = run_script(tmp_path / "kept", SCRIPT, "-n", "2", "--name", "exp1", env={"REMOVE": ""})
-    gone = run_script(tmp_path, SCRIPT, "-n", "2", "--name", "exp1", env={"REMOVE": "1"})
+    kept = run_script(tmp_path / "kept", TRAINING, "-n", "2", "--name", "exp1")
+    gone = run_script(tmp_path, TRAINING, "-n", "2", "--name", "exp1", env={"REMOVE": "1"})
     assert (gone.code, kept.code) == (0, 0), gone.err
     assert not os.path.lexists(tmp_path / "samebits-runs" / "exp1")
     lines = {label: [line for line in gone.err.splitlines() if line.startswith(label)] for label in ("warning", "done")}
@@ -40,3 +42,11 @@ def test_a_run_whose_folder_is_removed_ends_with_its_bits_and_one_warning(tmp_pa
         line for line in kept.err.splitlines() if line.startswith("bits ")
     ]
     shutil.rmtree(tmp_path / "kept")
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_metric_called_result_is_no_result_of_a_run_that_failed(tmp_path: Path, ranks: str) -> None:
+    done = run_script(tmp_path, f"{TRAINING}    raise ValueError('by the script')", "-n", ranks)
+    assert done.code == 1
+    assert "ValueError: by the script" in next(line for line in done.err.splitlines() if "FAILED" in line)
+    assert "launcher.py" not in done.err
